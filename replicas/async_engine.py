@@ -1,0 +1,151 @@
+"""The engine on a thread of its own, for asyncio callers: submit, stream, abort, health."""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from replicas.config import EngineConfig
+from replicas.engine import Engine, EngineStats, build_engine
+from replicas.errors import EngineDeadError, RequestError
+from replicas.request import GenerationRequest, RequestOutput
+from replicas.scheduling.k_policy import KPolicy
+from replicas.text_codec import TextCodec
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscriber:
+    """Where the news of one request go: a queue that lives in the caller's event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    queue: "asyncio.Queue[RequestOutput | Exception]"
+
+    def tell(self, news: RequestOutput | Exception) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self.queue.put_nowait, news)
+        except RuntimeError:  # The caller's loop is closed: nobody listens any more.
+            logger.debug("news for a closed event loop are dropped")
+
+
+class AsyncEngine:
+    """Runs `engine` on one thread, which alone touches it; callers only send it commands and receive news."""
+
+    def __init__(self, engine: Engine) -> None:
+        if engine.codec is None:
+            raise ValueError("an AsyncEngine needs an engine with a TextCodec")
+        self.config: EngineConfig = engine.config
+        self.codec: TextCodec = engine.codec
+        self._engine = engine
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._subscribers: dict[str, _Subscriber] = {}
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._stats = engine.stats()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
+        """The news of `request` until it has finished. Closing the generator aborts the request.
+
+        Raises RequestError for a prompt that does not fit and EngineDeadError if the engine is or becomes dead.
+        """
+        self.check_health()
+        subscriber = _Subscriber(asyncio.get_running_loop(), asyncio.Queue())
+        finished = False
+        self._commands.put(lambda: self._add(request, subscriber))
+        # Again, for a thread that ended in between: from here on it has answered the command, or it will.
+        self.check_health()
+        try:
+            while not finished:
+                news = await subscriber.queue.get()
+                if isinstance(news, Exception):
+                    finished = True
+                    raise news
+                finished = news.finish_reason is not None
+                yield news
+        finally:
+            if not finished:
+                self._commands.put(lambda: self._abort(request.request_id))
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError if no step can run any more."""
+        if self._stopped:
+            raise self._death()
+
+    def stats(self) -> EngineStats:
+        """Figures as of the last step or command."""
+        return self._stats
+
+    def shutdown(self) -> None:
+        """End the thread after the step that is running; requests that are not finished get EngineDeadError."""
+        self._commands.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._obey():
+                if self._engine.has_work:
+                    for output in self._engine.step():
+                        self._publish(output)
+                self._stats = self._engine.stats()
+        except BaseException as failure:
+            logger.exception("the engine's step failed; no further step will run")
+            self._failure = failure
+        finally:
+            self._stopped = True
+            while not self._commands.empty():
+                command = self._commands.get()
+                if command is not None:
+                    command()
+            for subscriber in self._subscribers.values():
+                subscriber.tell(self._death())
+            self._subscribers.clear()
+
+    def _death(self) -> EngineDeadError:
+        cause = "it was shut down" if self._failure is None else repr(self._failure)
+        return EngineDeadError(f"the engine of {self.config.model} has stopped: {cause}")
+
+    def _obey(self) -> bool:
+        """Carry out the commands that wait; blocks while there is nothing else to do. False means shut down."""
+        while True:
+            try:
+                command = self._commands.get(block=not self._engine.has_work)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+            self._stats = self._engine.stats()
+
+    def _add(self, request: GenerationRequest, subscriber: _Subscriber) -> None:
+        if self._stopped:
+            subscriber.tell(self._death())
+            return
+        try:
+            self._engine.add_request(request)
+        except RequestError as error:
+            subscriber.tell(error)
+        else:
+            self._subscribers[request.request_id] = subscriber
+
+    def _abort(self, request_id: str) -> None:
+        self._engine.abort(request_id)
+        self._subscribers.pop(request_id, None)
+
+    def _publish(self, output: RequestOutput) -> None:
+        subscriber = self._subscribers.get(output.request_id)
+        if subscriber is not None:
+            subscriber.tell(output)
+            if output.finish_reason is not None:
+                del self._subscribers[output.request_id]
+
+
+def build_async_engine(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
+    """Load, warm up and start the engine of `config`. Raises CheckpointError or ConfigError."""
+    engine = build_engine(config, k_policy)
+    engine.warm_up()
+    return AsyncEngine(engine)

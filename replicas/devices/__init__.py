@@ -1,0 +1,1 @@
+"""Device runtimes: the only package that names one."""

@@ -1,0 +1,41 @@
+"""The CPU: eager torch, with FBGEMM's packed fp16 weights where the processor has AVX2."""
+
+import os
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from replicas.devices.device_backend import Linear
+
+LinearDtype = Literal["float16", "float32"]
+
+
+class CpuBackend:
+    """Activations in fp32. Weights of linears packed in fp16 (fast: decoding is bound by reading them) or in fp32.
+
+    The packed product accumulates in fp32, so a checkpoint stored in fp16 loses nothing but the order of additions.
+    """
+
+    name = "cpu"
+    activation_dtype = torch.float32
+    attends_in_place = True
+
+    def __init__(self, linear_dtype: LinearDtype = "float16", num_threads: int | None = None) -> None:
+        # Ray sets OMP_NUM_THREADS to the replica's num_cpus; the config decides instead, by default for all cores.
+        torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
+        self.torch_device = torch.device("cpu")
+        self.linear_dtype = linear_dtype
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        weight = weight.float()
+        bias = None if bias is None else bias.float()
+        if self.linear_dtype == "float32":
+            return lambda rows: functional.linear(rows, weight, bias)
+        packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+        product: Any = torch.ops.quantized.linear_dynamic_fp16
+        return lambda rows: product(rows, packed)
+
+    def place(self, tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,0 +1,28 @@
+"""What a device must offer to the models: the only door between them and a runtime."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Linear = Callable[[Tensor], Tensor]
+"""[rows, in] -> [rows, out], in the activation dtype."""
+
+
+class DeviceBackend(Protocol):
+    """A device on which one model runs."""
+
+    name: str
+    torch_device: torch.device
+    activation_dtype: torch.dtype
+    attends_in_place: bool
+    """True where contiguous blocks may be attended as a view; static graphs want the gather."""
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Place `weight` [out, in] and `bias` [out] on the device and return the product with them."""
+        ...
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """`tensor` on the device; floating point becomes the activation dtype."""
+        ...

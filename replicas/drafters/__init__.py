@@ -1,0 +1,1 @@
+"""Drafters: models or rules that propose draft tokens. Siblings, not a hierarchy."""

@@ -1,0 +1,37 @@
+"""What every drafter is given and must give back."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from replicas.kv_cache.paged_cache import CacheView
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeInput:
+    """The verified tokens of a batch as the target left them; a drafter needs no handle to the runner."""
+
+    hidden_states: Tensor
+    """[batch * tokens, taps * hidden]: the target's tapped states at each position."""
+    next_token_ids: Tensor
+    """[batch, tokens] int32: the token that follows each position, final by now."""
+    positions: Tensor
+    """[batch, tokens] int32; -1 at padding and at rejected drafts."""
+    last_row: Tensor
+    """[batch] int32: the last row of each sequence that is not padding; drafting goes on from there."""
+    block_tables: Tensor
+    """[batch, blocks] int32: the target's, which the drafter's own layers share."""
+    view: CacheView | None
+
+
+class Drafter(Protocol):
+    """Proposes draft tokens. Its KV lives in the same blocks as the target's."""
+
+    method: str
+    tapped_layers: tuple[int, ...]
+    """Target layers whose input states it wants."""
+
+    def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
+        """Bring the drafter's KV up to date, then draft: [batch, K] int32 target token ids (empty for K = 0)."""
+        ...

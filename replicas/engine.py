@@ -1,0 +1,164 @@
+"""The engine: plan, execute, apply. Synchronous and without Ray, so that sweeps and tests can drive it."""
+
+import random
+import time
+from dataclasses import dataclass
+
+import torch
+
+from replicas.config import EngineConfig
+from replicas.devices.cpu import CpuBackend
+from replicas.drafters.registry import DRAFTERS, DrafterContext
+from replicas.errors import RequestError
+from replicas.kv_cache.block_allocator import BlockAllocator
+from replicas.kv_cache.paged_cache import PagedCache
+from replicas.models.registry import load_target, target_config
+from replicas.models.source import resolve_model
+from replicas.request import GenerationRequest, RequestOutput
+from replicas.runner.model_runner import ModelRunner
+from replicas.runner.shape_buckets import ShapeBuckets
+from replicas.scheduling.k_policy import KPolicy
+from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
+from replicas.scheduling.sequence import Sequence
+from replicas.scheduling.step_plan import TokenChoice
+from replicas.text_codec import TextCodec
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Figures of an engine between two steps."""
+
+    running: int
+    waiting: int
+    free_blocks: int
+    total_blocks: int
+    steps: int
+    generated_tokens: int
+    busy_seconds: float
+    """Time spent in steps so far."""
+
+
+class Engine:
+    """Owns the scheduler and the runner of one model."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        codec: TextCodec | None,
+        eos_token_ids: tuple[int, ...],
+        scheduler: Scheduler,
+        allocator: BlockAllocator,
+        runner: ModelRunner,
+    ) -> None:
+        self.config = config
+        self.codec = codec
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._scheduler = scheduler
+        self._allocator = allocator
+        self._runner = runner
+        self._steps = 0
+        self._generated_tokens = 0
+        self._busy_seconds = 0.0
+
+    def add_request(self, request: GenerationRequest) -> None:
+        """Queue `request`. Raises RequestError if its prompt is empty or leaves no room for a token."""
+        limit, count = self.config.max_model_len, len(request.prompt_token_ids)
+        if count == 0:
+            raise RequestError("the prompt has no tokens; at least 1 is needed", "prompt")
+        if count >= limit:
+            raise RequestError(
+                f"the prompt has {count} tokens, but this model's maximum context length is {limit} tokens, "
+                f"prompt and completion together",
+                "prompt",
+                "context_length_exceeded",
+            )
+        sampling = request.sampling
+        seed = random.getrandbits(31) if sampling.seed is None else _fold(sampling.seed)
+        choice = TokenChoice(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed)
+        eos = frozenset[int]() if sampling.ignore_eos else self._eos_token_ids
+        text = self.codec.text_stream(sampling.stop) if self.codec else None
+        stops = eos | frozenset(sampling.stop_token_ids)
+        self._scheduler.add(Sequence(request, choice, text, stops, limit, list(request.prompt_token_ids)))
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request and free its blocks; unknown ids are ignored, since it may just have ended."""
+        self._scheduler.abort(request_id)
+
+    @property
+    def has_work(self) -> bool:
+        """True if a step would do something."""
+        return self._scheduler.num_running + self._scheduler.num_waiting > 0
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; returns the news of each request that has some."""
+        begin = time.perf_counter()
+        plan = self._scheduler.plan()
+        result = self._runner.execute(plan)
+        outputs = self._scheduler.apply(plan, result)
+        self._steps += 1
+        self._generated_tokens += sum(len(output.token_ids) for output in outputs)
+        self._busy_seconds += time.perf_counter() - begin
+        return outputs
+
+    def warm_up(self) -> int:
+        """Run every bucket once; returns the number of programs."""
+        return self._runner.warm_up()
+
+    def stats(self) -> EngineStats:
+        """Figures as of the last step."""
+        return EngineStats(
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            free_blocks=self._allocator.num_free,
+            total_blocks=self._allocator.num_blocks - 1,
+            steps=self._steps,
+            generated_tokens=self._generated_tokens,
+            busy_seconds=self._busy_seconds,
+        )
+
+
+def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
+    """Load and place everything that `config` names. Raises CheckpointError or ConfigError, each in one sentence."""
+    folder = resolve_model(config.model)
+    shape = target_config(folder)
+    backend = CpuBackend(config.dtype, config.num_threads)
+    blocks_a_sequence = -(-config.max_model_len // config.block_size)
+    num_blocks = config.num_blocks or 1 + config.max_num_seqs * blocks_a_sequence
+    speculative = config.speculative_config
+    max_k = speculative.num_speculative_tokens if speculative else 0
+    with torch.inference_mode():
+        target = load_target(folder, shape, backend, config.max_model_len)
+        cache = PagedCache(
+            num_layers=shape.num_layers,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            device=backend.torch_device,
+            dtype=backend.activation_dtype,
+        )
+        drafter = None
+        if speculative:
+            context = DrafterContext(config, speculative, target, backend, num_blocks)
+            drafter = DRAFTERS[speculative.method](context)
+            target.tap(drafter.tapped_layers)
+    buckets = ShapeBuckets.build(
+        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, max_k
+    )
+    limits = SchedulerLimits(
+        config.max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.block_size, max_k
+    )
+    allocator = BlockAllocator(num_blocks)
+    return Engine(
+        config,
+        TextCodec(folder),
+        shape.eos_token_ids,
+        Scheduler(limits, allocator, k_policy),
+        allocator,
+        ModelRunner(target, cache, drafter, buckets, backend),
+    )
+
+
+def _fold(seed: int) -> int:
+    """Any integer seed as 31 bits, so that it fits the device's int32."""
+    return (seed ^ (seed >> 31) ^ (seed >> 62)) & 0x7FFFFFFF

@@ -1,0 +1,1 @@
+"""Block ownership (no torch) and the tensor that the blocks index."""

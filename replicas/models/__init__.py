@@ -1,0 +1,1 @@
+"""Target models: one file an architecture, one line in registry.py."""

@@ -1,0 +1,91 @@
+"""Reading tensors of a safetensors checkpoint, one file or sharded, lazily and with clear errors."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from replicas.errors import CheckpointError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """The tensors of a folder by name; each is read when asked for. Close it when the model is built."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stack = ExitStack()
+        self._files: dict[str, Any] = {}
+        self._file_of: dict[str, str] = {}
+        if (folder / INDEX_FILE).exists():
+            self._open_shards()
+        elif (folder / SINGLE_FILE).exists():
+            self._file_of = dict.fromkeys(self._open(SINGLE_FILE).keys(), SINGLE_FILE)
+        else:
+            raise CheckpointError(f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+
+    def _open_shards(self) -> None:
+        try:
+            index = json.loads((self.folder / INDEX_FILE).read_text())
+            weight_map: dict[str, str] = index["weight_map"]
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"{self.folder / INDEX_FILE} is not an index with a 'weight_map': {error}") from error
+        for name in sorted(set(weight_map.values())):
+            held = set(self._open(name).keys())
+            missing = sorted(tensor for tensor, file in weight_map.items() if file == name and tensor not in held)
+            if missing:
+                raise CheckpointError(f"{self.folder / name} lacks tensor {missing[0]!r}, which {INDEX_FILE} places there")
+        self._file_of = weight_map
+
+    def _open(self, name: str) -> Any:
+        path = self.folder / name
+        if not path.exists():
+            raise CheckpointError(f"{path} is missing, though {INDEX_FILE} names it")
+        try:
+            handle = self._stack.enter_context(safe_open(path, framework="pt"))
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is truncated or no safetensors file: {error}") from error
+        self._files[name] = handle
+        return handle
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._file_of:
+            raise CheckpointError(f"{self.folder} has no tensor {name!r}")
+        return self._files[self._file_of[name]].get_tensor(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file_of
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
+
+    def __len__(self) -> int:
+        return len(self._file_of)
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """Tensor `name`, which must have `shape`. Raises CheckpointError otherwise."""
+        value = self[name]
+        if tuple(value.shape) != shape:
+            raise CheckpointError(f"{self.folder}: tensor {name!r} has shape {tuple(value.shape)}, config.json asks for {shape}")
+        return value
+
+    def optional(self, name: str, *shape: int) -> Tensor | None:
+        """Like `tensor`, or None where the checkpoint has no such name."""
+        return self.tensor(name, *shape) if name in self else None
+
+    def close(self) -> None:
+        """Release the files."""
+        self._stack.close()
+        self._files.clear()
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

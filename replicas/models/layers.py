@@ -1,0 +1,97 @@
+"""The pieces that decoders share: norm, rotary embedding, paged attention, MLP. Pure functions of tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from replicas.devices.device_backend import DeviceBackend, Linear
+from replicas.kv_cache.paged_cache import CacheView, PagedCache, slots_of
+from replicas.models.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionInputs:
+    """Everything attention needs besides its activations; computed once a step, shared by all layers of a model."""
+
+    slots: Tensor
+    """[batch * tokens]: where the rows' keys and values go."""
+    cosines: Tensor
+    """[batch * tokens, heads + 2 * kv_heads, head_dim]; 1 over the value heads, which must not rotate."""
+    signed_sines: Tensor
+    """Same shape; the first half of each head negated, 0 over the value heads."""
+    mask: Tensor
+    """[batch, 1, group * tokens, length], 0 where a row may look and -inf where not."""
+    block_tables: Tensor
+    """[batch, blocks]."""
+    view: CacheView | None
+
+
+class RotaryEmbedding:
+    """Cosines and sines of every position up to `max_positions`."""
+
+    def __init__(self, config: ModelConfig, max_positions: int, backend: DeviceBackend) -> None:
+        frequencies = torch.tensor(config.rope_inverse_frequencies, dtype=torch.float32)
+        angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
+        cosines, sines = angles.cos() * config.rope_attention_scaling, angles.sin() * config.rope_attention_scaling
+        self._heads = config.num_heads + config.num_kv_heads
+        self._group = config.query_group
+        self._cosines = backend.place(self._over_heads(torch.cat([cosines, cosines], -1), config.num_kv_heads, 1.0))
+        self._signed_sines = backend.place(self._over_heads(torch.cat([-sines, sines], -1), config.num_kv_heads, 0.0))
+
+    def _over_heads(self, rotating: Tensor, num_kv_heads: int, still: float) -> Tensor:
+        positions, head_dim = rotating.shape
+        values = rotating.new_full((positions, num_kv_heads, head_dim), still)
+        return torch.cat([rotating[:, None].expand(positions, self._heads, head_dim), values], 1)
+
+    def attention_inputs(
+        self, positions: Tensor, block_tables: Tensor, block_size: int, view: CacheView | None = None
+    ) -> AttentionInputs:
+        """For `positions` [batch, tokens] (below 0: padding) over the blocks of `block_tables` [batch, blocks]."""
+        batch, tokens = positions.shape
+        inside = positions.clamp(0, self._cosines.shape[0] - 1)
+        rows = inside.flatten()
+        keys = torch.arange(block_tables.shape[1] * block_size, device=positions.device, dtype=positions.dtype)
+        hidden = keys > inside[:, None, None, :, None]
+        mask = torch.zeros_like(hidden, dtype=self._cosines.dtype).masked_fill_(hidden, -torch.inf)
+        mask = mask.expand(batch, 1, self._group, tokens, -1).reshape(batch, 1, self._group * tokens, -1)
+        slots = slots_of(positions, block_tables, block_size)
+        return AttentionInputs(slots, self._cosines[rows], self._signed_sines[rows], mask, block_tables, view)
+
+
+def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Root-mean-square norm over the last dimension."""
+    return functional.rms_norm(hidden, (hidden.shape[-1],), weight, epsilon)
+
+
+def rotate(heads: Tensor, attention: AttentionInputs) -> Tensor:
+    """Rotary embedding of `heads` [rows, heads + 2 * kv_heads, head_dim]: queries and keys turn, values stay."""
+    half = heads.shape[-1] // 2
+    return torch.addcmul(heads * attention.cosines, heads.roll(half, -1), attention.signed_sines)
+
+
+def paged_attention(heads: Tensor, layer: int, cache: PagedCache, attention: AttentionInputs) -> Tensor:
+    """Write the rows' keys and values, attend over the blocks; [rows, heads + 2 * kv_heads, head_dim] -> [rows, heads * head_dim].
+
+    The query heads of one KV head are folded into its rows, so that keys and values are never repeated.
+    """
+    kv_heads, head_dim = cache.num_kv_heads, cache.head_dim
+    rows = heads.shape[0]
+    batch = attention.block_tables.shape[0]
+    tokens = rows // batch
+    num_heads = heads.shape[1] - 2 * kv_heads
+    group = num_heads // kv_heads
+    cache.write(layer, heads[:, num_heads:], attention.slots)
+    keys, values = cache.read(layer, attention.block_tables, attention.view)
+    queries = heads[:, :num_heads].view(batch, tokens, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
+    queries = queries.reshape(batch, kv_heads, group * tokens, head_dim)
+    out = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=attention.mask)
+    out = out.view(batch, kv_heads, group, tokens, head_dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(rows, num_heads * head_dim)
+
+
+def gated_mlp(hidden: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+    """SwiGLU: down(silu(gate) * up), gate and up from one product."""
+    gate, up = gate_up(hidden).chunk(2, -1)
+    return down(functional.silu(gate) * up)

@@ -1,0 +1,92 @@
+"""The shape of a decoder, read from a Hugging Face config."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from replicas.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """What the layers need to know; sizes in elements."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    rope_inverse_frequencies: tuple[float, ...]
+    rope_attention_scaling: float
+    eos_token_ids: tuple[int, ...]
+
+    @property
+    def default_tapped_layers(self) -> tuple[int, int, int]:
+        """An early, a middle and a late layer (first seed, "Auxiliary Hidden State Extraction")."""
+        return 2, self.num_layers // 2, self.num_layers - 3
+
+    @property
+    def query_group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+
+def model_config(hf_config: PreTrainedConfig) -> ModelConfig:
+    """Translate `hf_config`. Raises CheckpointError for a field that is missing or not supported."""
+    architectures = getattr(hf_config, "architectures", None) or []
+    if not architectures:
+        raise CheckpointError(f"config.json of a {hf_config.model_type!r} model names no 'architectures'")
+
+    def field(name: str, default: Any = None) -> Any:
+        value = getattr(hf_config, name, None)
+        value = default if value is None else value
+        if value is None:
+            raise CheckpointError(f"config.json has no field {name!r}")
+        return value
+
+    if field("hidden_act", "silu") != "silu":
+        raise CheckpointError(f"config.json: hidden_act is {hf_config.hidden_act!r}; only 'silu' is supported")
+    heads = int(field("num_attention_heads"))
+    eos = field("eos_token_id", ())
+    inverse_frequencies, scaling = rope_frequencies(hf_config)
+    return ModelConfig(
+        architecture=architectures[0],
+        vocab_size=int(field("vocab_size")),
+        hidden_size=int(field("hidden_size")),
+        intermediate_size=int(field("intermediate_size")),
+        num_layers=int(field("num_hidden_layers")),
+        num_heads=heads,
+        num_kv_heads=int(field("num_key_value_heads", heads)),
+        head_dim=int(field("head_dim", int(field("hidden_size")) // heads)),
+        rms_norm_eps=float(field("rms_norm_eps")),
+        max_position_embeddings=int(field("max_position_embeddings")),
+        tie_word_embeddings=bool(field("tie_word_embeddings", False)),
+        rope_inverse_frequencies=tuple(inverse_frequencies.tolist()),
+        rope_attention_scaling=scaling,
+        eos_token_ids=(eos,) if isinstance(eos, int) else tuple(eos),
+    )
+
+
+def rope_frequencies(hf_config: PreTrainedConfig) -> tuple[Tensor, float]:
+    """Inverse frequencies [head_dim / 2] float32 and the attention scaling of `hf_config`'s RoPE variant."""
+    rope: dict[str, Any] = getattr(hf_config, "rope_parameters", None) or {}
+    kind = rope.get("rope_type", "default")
+    if kind != "default":
+        if kind not in ROPE_INIT_FUNCTIONS:
+            raise CheckpointError(f"config.json: rope_type is {kind!r}; known are {sorted(ROPE_INIT_FUNCTIONS)}")
+        frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](hf_config, torch.device("cpu"))
+        return frequencies, float(scaling)
+    head_dim = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
+    theta = float(rope.get("rope_theta", 10000.0))
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    return 1.0 / theta**exponents, 1.0

@@ -1,0 +1,56 @@
+"""Architectures that can be served: one line each."""
+
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from replicas.devices.device_backend import DeviceBackend
+from replicas.errors import CheckpointError
+from replicas.kv_cache.paged_cache import PagedCache
+from replicas.models.checkpoint import Checkpoint
+from replicas.models.layers import AttentionInputs, RotaryEmbedding
+from replicas.models.llama import LlamaModel
+from replicas.models.model_config import ModelConfig, model_config
+from replicas.models.source import read_hf_config
+
+
+class TargetModel(Protocol):
+    """What the runner asks of a target."""
+
+    config: ModelConfig
+    rotary: RotaryEmbedding
+    embedding: Tensor
+
+    def tap(self, layers: tuple[int, ...]) -> None:
+        """Make `forward` return the input states of `layers`."""
+        ...
+
+    def forward(self, token_ids: Tensor, attention: AttentionInputs, cache: PagedCache) -> tuple[Tensor, Tensor | None]:
+        """Token ids [batch, tokens] -> normed states [rows, hidden], tapped states [rows, taps * hidden]."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, vocab]."""
+        ...
+
+
+TARGETS = {
+    "LlamaForCausalLM": LlamaModel,
+}
+
+
+def target_config(folder: Path) -> ModelConfig:
+    """Configuration of the target in `folder`. Raises CheckpointError for an architecture without an entry here."""
+    config = model_config(read_hf_config(folder))
+    if config.architecture not in TARGETS:
+        raise CheckpointError(
+            f"{folder}/config.json: architecture {config.architecture!r} is not supported; supported: {', '.join(sorted(TARGETS))}"
+        )
+    return config
+
+
+def load_target(folder: Path, config: ModelConfig, backend: DeviceBackend, max_model_len: int) -> TargetModel:
+    """Build the target of `folder` on `backend`. Raises CheckpointError for missing or misshapen tensors."""
+    with Checkpoint(folder) as checkpoint:
+        return TARGETS[config.architecture](config, checkpoint, backend, max_model_len)

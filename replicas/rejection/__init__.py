@@ -1,0 +1,1 @@
+"""Sampling from the target and accepting the drafts that agree with it."""

@@ -1,0 +1,74 @@
+"""The target's choice at every verified position: argmax, or a draw whose noise depends on seed and position alone.
+
+Drafts are deterministic (the drafter always takes its argmax), so accepting draft d with probability p(d) and else
+drawing from p without d is the same as drawing x ~ p and accepting if x = d: one draw serves acceptance, recovery
+and bonus. And since the noise of a position is fixed by the seed, a sampled text is the same for every K.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from replicas.rejection.probabilities import filtered_probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingInputs:
+    """Per sequence, each [batch] on the device."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    is_filtered: bool
+    """False if no sequence of the batch uses top-k, top-p or min-p: a program without the bisections."""
+
+
+def choose(logits: Tensor, positions: Tensor, sampling: SamplingInputs | None) -> Tensor:
+    """Tokens [batch, choices] int32 from `logits` [batch * choices, vocab]; `positions` [batch, choices] are the tokens' own.
+
+    `sampling` None means that every sequence is greedy.
+    """
+    best = logits.argmax(-1).to(torch.int32)
+    if sampling is None:
+        return best.view(positions.shape)
+    choices = positions.shape[1]
+
+    def per_row(values: Tensor) -> Tensor:
+        return values[:, None].expand(-1, choices).flatten()
+
+    temperature = per_row(sampling.temperature)
+    is_greedy = temperature == 0.0
+    temperature = torch.where(is_greedy, 1.0, temperature)
+    if sampling.is_filtered:
+        top_k, top_p, min_p = per_row(sampling.top_k), per_row(sampling.top_p), per_row(sampling.min_p)
+        probabilities = filtered_probabilities(logits, temperature, top_k, top_p, min_p)
+    else:
+        probabilities = torch.softmax(logits / temperature[:, None], -1)
+    waiting = exponential_noise(per_row(sampling.seed), positions.flatten(), logits.shape[1])
+    drawn = (probabilities / waiting).argmax(-1).to(torch.int32)
+    return torch.where(is_greedy, best, drawn).view(positions.shape)
+
+
+def exponential_noise(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
+    """Exponential(1) noise [rows, vocabulary] float32, a function of seed [rows], position [rows] and token id only.
+
+    A counter-based generator (murmur3's finalizer over int32) needs no state on host or device.
+    """
+    tokens = torch.arange(vocabulary, device=seeds.device, dtype=torch.int32)
+    row_key = _mix(_mix(seeds.to(torch.int32) * -1640531527) ^ positions.to(torch.int32) * 1664525)
+    bits = _mix(_mix(tokens * -1640531527 + row_key[:, None]) ^ row_key[:, None])
+    # 31 bits, resolved most finely near 0, where the winner of the race is found.
+    uniform = ((bits & 0x7FFFFFFF).to(torch.float32) + 0.5) * 2.0**-31
+    return -torch.log1p(-uniform.clamp(max=1.0 - 2.0**-24))
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """murmur3's 32-bit finalizer; shifts of int32 are arithmetic, hence the masks."""
+    bits = bits ^ ((bits >> 16) & 0xFFFF)
+    bits = bits * -2048144789
+    bits = bits ^ ((bits >> 13) & 0x7FFFF)
+    bits = bits * -1028477387
+    return bits ^ ((bits >> 16) & 0xFFFF)

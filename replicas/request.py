@@ -1,0 +1,66 @@
+"""What a caller asks for, and what a step tells about it. Frozen: the scheduler keeps its own state."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens and when to stop. Ranges are checked at the edge (serve_app.openai_protocol)."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0: all tokens."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    """None: a fresh one for each request."""
+    max_tokens: int | None = None
+    """None: up to max_model_len."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    num_speculative_tokens: int | None = None
+    """Upper bound of K for this request; 0 switches speculation off."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to generate."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How speculation went for one request so far. A step is one decode step: the one that ends a prefill drafts nothing."""
+
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a step: 1 + accepted / steps."""
+        return 1.0 + self.accepted / self.steps if self.steps else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What one step added to one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    """New tokens. A stop token is counted among them, though it has no text."""
+    text: str
+    """New text; empty while a character is incomplete or a stop string may have begun."""
+    num_prompt_tokens: int
+    num_output_tokens: int
+    """All so far."""
+    acceptance: Acceptance
+    finish_reason: FinishReason | None = None

@@ -1,0 +1,1 @@
+"""Runs the plans of the scheduler on a device: verify, reject, propose."""

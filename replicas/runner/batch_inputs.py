@@ -1,0 +1,98 @@
+"""Packing a BatchPlan into tensors of a bucket's shape."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from replicas.kv_cache.paged_cache import NULL_BLOCK, CacheView
+from replicas.rejection.sampling import SamplingInputs
+from replicas.runner.shape_buckets import ShapeBuckets
+from replicas.scheduling.step_plan import BatchPlan, SequencePlan
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInputs:
+    """What one device program takes; int32 throughout, padding rows have position -1."""
+
+    token_ids: Tensor
+    """[batch, tokens]."""
+    positions: Tensor
+    """[batch, tokens]."""
+    block_tables: Tensor
+    """[batch, blocks]; the null block beyond a sequence's own."""
+    choice_rows: Tensor
+    """[batch, choices]: the rows after which the target chooses a token: 1 + K when decoding, one after a prompt."""
+    draft_ids: Tensor
+    """[batch, choices - 1]."""
+    num_drafts: Tensor
+    """[batch]."""
+    next_prompt_ids: Tensor
+    """[batch, tokens]: the prompt's token after each row; -1 where the target's choice is the next token."""
+    sampling: SamplingInputs | None
+    view: CacheView | None
+
+
+def pack(batch: BatchPlan, buckets: ShapeBuckets, block_size: int, num_slots: int, attends_in_place: bool) -> BatchInputs:
+    """Tensors of `batch`, padded to its bucket. A lone sequence in neighbouring blocks is attended in place."""
+    parts = batch.sequences
+    rows = buckets.batch_size(len(parts))
+    tokens = buckets.chunk(len(parts[0].token_ids)) if batch.is_prefill else 1 + batch.num_speculative_tokens
+    blocks = buckets.context(max(len(part.block_table) for part in parts))
+    choices = 1 if batch.is_prefill else tokens
+    token_ids = np.zeros((rows, tokens), np.int32)
+    positions = np.full((rows, tokens), -1, np.int32)
+    next_prompt_ids = np.full((rows, tokens), -1, np.int32)
+    tables = np.full((rows, blocks), NULL_BLOCK, np.int32)
+    choice_rows = np.zeros((rows, choices), np.int32)
+    num_drafts = np.zeros(rows, np.int32)
+    for row, part in enumerate(parts):
+        count = len(part.token_ids)
+        token_ids[row, :count] = part.token_ids
+        positions[row, :count] = np.arange(part.start, part.start + count)
+        tables[row, : len(part.block_table)] = part.block_table
+        num_drafts[row] = part.num_drafts
+        if batch.is_prefill:
+            next_prompt_ids[row, : count - 1] = part.token_ids[1:]
+            next_prompt_ids[row, count - 1] = -1 if part.next_prompt_token is None else part.next_prompt_token
+            choice_rows[row] = count - 1
+        else:
+            choice_rows[row] = np.arange(tokens)
+    return BatchInputs(
+        token_ids=torch.from_numpy(token_ids),
+        positions=torch.from_numpy(positions),
+        block_tables=torch.from_numpy(tables),
+        choice_rows=torch.from_numpy(choice_rows),
+        draft_ids=torch.from_numpy(token_ids[:, 1:choices]),
+        num_drafts=torch.from_numpy(num_drafts),
+        next_prompt_ids=torch.from_numpy(next_prompt_ids),
+        sampling=_sampling(parts, rows),
+        view=_view(parts[0].block_table, blocks, block_size, num_slots) if attends_in_place and rows == 1 else None,
+    )
+
+
+def _view(table: tuple[int, ...], blocks: int, block_size: int, num_slots: int) -> CacheView | None:
+    """The run of slots that `table` covers, if its blocks are neighbours and the padded context stays in the cache."""
+    first = table[0]
+    if table[-1] - first != len(table) - 1 or table != tuple(range(first, first + len(table))):
+        return None
+    if (first + blocks) * block_size > num_slots:
+        return None
+    return CacheView(first * block_size)
+
+
+def _sampling(parts: tuple[SequencePlan, ...], rows: int) -> SamplingInputs | None:
+    choices = [part.choice for part in parts]
+    if all(choice.is_greedy for choice in choices):
+        return None
+    # Padding rows are greedy.
+    padding = rows - len(parts)
+    return SamplingInputs(
+        temperature=torch.tensor([c.temperature for c in choices] + [0.0] * padding),
+        top_k=torch.tensor([c.top_k for c in choices] + [0] * padding, dtype=torch.int32),
+        top_p=torch.tensor([c.top_p for c in choices] + [1.0] * padding),
+        min_p=torch.tensor([c.min_p for c in choices] + [0.0] * padding),
+        seed=torch.tensor([c.seed for c in choices] + [0] * padding, dtype=torch.int32),
+        is_filtered=any(choice.is_filtered for choice in choices),
+    )

@@ -1,0 +1,61 @@
+"""Executes step plans: pack, run the program, read the tokens. Holds device tensors and no scheduling state."""
+
+import torch
+
+from replicas.devices.device_backend import DeviceBackend
+from replicas.drafters.drafter import Drafter
+from replicas.kv_cache.paged_cache import PagedCache
+from replicas.models.registry import TargetModel
+from replicas.runner.batch_inputs import pack
+from replicas.runner.shape_buckets import ShapeBuckets
+from replicas.runner.speculative_step import speculative_step
+from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult, TokenChoice
+
+
+class ModelRunner:
+    """One target and perhaps one drafter on one device."""
+
+    def __init__(
+        self, target: TargetModel, cache: PagedCache, drafter: Drafter | None, buckets: ShapeBuckets, backend: DeviceBackend
+    ) -> None:
+        self._target = target
+        self._cache = cache
+        self._drafter = drafter
+        self._buckets = buckets
+        self._backend = backend
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run every batch of `plan`."""
+        results: dict[str, SequenceResult] = {}
+        for batch in plan.batches:
+            results.update(self._run(batch))
+        return StepResult(results)
+
+    @torch.inference_mode()
+    def _run(self, batch: BatchPlan) -> dict[str, SequenceResult]:
+        cache, buckets = self._cache, self._buckets
+        num_slots = cache.num_blocks * cache.block_size
+        inputs = pack(batch, buckets, cache.block_size, num_slots, self._backend.attends_in_place)
+        outputs = speculative_step(self._target, cache, self._drafter, inputs, batch.num_speculative_tokens)
+        emitted, drafts = outputs.emitted.tolist(), outputs.draft_ids.tolist()
+        return {part.request_id: _result(part, emitted[row], drafts[row]) for row, part in enumerate(batch.sequences)}
+
+    def warm_up(self) -> int:
+        """Run every decode bucket and the largest prompt chunk once on padding; returns how many programs ran."""
+        greedy = TokenChoice(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
+        batches: list[BatchPlan] = []
+        for size in self._buckets.batch_sizes:
+            for k in sorted({0, self._buckets.max_num_speculative_tokens}):
+                part = SequencePlan("warm-up", (0,), -1, 0, None, k, (0,), greedy)
+                batches.append(BatchPlan((part,) * size, k, is_prefill=False))
+        chunk = SequencePlan("warm-up", (0,) * self._buckets.chunk_tokens[-1], 0, 0, None, 0, (0,), greedy)
+        batches.append(BatchPlan((chunk,), 0, is_prefill=True))
+        for batch in batches:
+            self._run(batch)
+        return len(batches)
+
+
+def _result(part: SequencePlan, emitted: list[int], drafts: list[int]) -> SequenceResult:
+    if part.next_prompt_token is not None:
+        return SequenceResult((), ())
+    return SequenceResult(tuple(token for token in emitted if token >= 0), tuple(drafts))

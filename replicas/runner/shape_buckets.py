@@ -1,0 +1,54 @@
+"""The shapes that device programs are built for. No torch: a planner can list them without a device."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+PREFILL_STEP = 16
+"""Prompt chunks are padded to a multiple of this."""
+SMALLEST_LENGTH = 64
+"""Shortest context that attention spans, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeBuckets:
+    """Every allowed batch size, chunk length (tokens) and context length (blocks), ascending."""
+
+    batch_sizes: tuple[int, ...]
+    chunk_tokens: tuple[int, ...]
+    context_blocks: tuple[int, ...]
+    max_num_speculative_tokens: int
+
+    @staticmethod
+    def build(
+        max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int, max_k: int
+    ) -> "ShapeBuckets":
+        """Sizes that grow by half or a third each time, so that padding costs little, up to the given limits."""
+        max_blocks = -(-max_model_len // block_size)
+        lengths = _steps(SMALLEST_LENGTH, max_model_len)
+        blocks = sorted({min(-(-length // block_size), max_blocks) for length in lengths})
+        chunks = _steps(PREFILL_STEP, max_num_batched_tokens)
+        return ShapeBuckets(tuple(_steps(1, max_num_seqs)), tuple(chunks), tuple(blocks), max_k)
+
+    def batch_size(self, sequences: int) -> int:
+        """Smallest batch that holds `sequences`."""
+        return self.batch_sizes[bisect_left(self.batch_sizes, sequences)]
+
+    def chunk(self, tokens: int) -> int:
+        """Smallest prompt chunk that holds `tokens`."""
+        return self.chunk_tokens[bisect_left(self.chunk_tokens, tokens)]
+
+    def context(self, blocks: int) -> int:
+        """Smallest context, in blocks, that holds `blocks`."""
+        return self.context_blocks[bisect_left(self.context_blocks, blocks)]
+
+
+def _steps(smallest: int, largest: int) -> list[int]:
+    """smallest * (1, 2, 3, 4, 6, 8, 12, ...) below `largest`, then `largest`."""
+    steps: list[int] = []
+    power = 1
+    while smallest * power < largest:
+        steps.append(smallest * power)
+        if power > 1 and smallest * power * 3 // 2 < largest:
+            steps.append(smallest * power * 3 // 2)
+        power *= 2
+    return [*steps, largest]

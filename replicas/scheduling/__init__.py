@@ -1,0 +1,1 @@
+"""Which sequences run in a step, and what a step changed."""

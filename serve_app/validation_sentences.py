@@ -1,0 +1,90 @@
+"""pydantic's errors as sentences: one a problem, with the path, the value and what is allowed."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+MAX_VALUE_CHARACTERS = 80
+
+
+def sentences(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """One sentence for each problem of `error`, which validating against `root` raised."""
+    return [sentence(details, root) for details in error.errors(include_url=False)]
+
+
+def sentence(details: ErrorDetails, root: type[BaseModel] | None = None) -> str:
+    """`path: what is wrong; what is allowed`. `root` is needed to list the keys that an unknown one may be."""
+    return f"{path_text(details['loc'])}: {_complaint(details, root)}"
+
+
+def path_text(location: Sequence[int | str]) -> str:
+    """`models[0].speculative_config.model` of ("models", 0, "speculative_config", "model")."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".") or "(the whole)"
+
+
+def value_text(value: object) -> str:
+    """`value` in ASCII, shortened: it goes into messages and HTTP bodies."""
+    text = ascii(value)
+    return text if len(text) <= MAX_VALUE_CHARACTERS else text[: MAX_VALUE_CHARACTERS - 3] + "..."
+
+
+def unknown_keys(data: object, model: type[BaseModel], path: tuple[int | str, ...] = ()) -> Iterator[str]:
+    """A sentence for every key of `data` that `model`, or a model nested in it, does not have.
+
+    For models that ignore extra keys; those that forbid them report by themselves.
+    """
+    if not isinstance(data, Mapping):
+        return
+    allowed = _keys(model)
+    for key, value in data.items():
+        here = (*path, str(key))
+        if key not in allowed:
+            yield f"{path_text(here)}: unknown key; allowed: {', '.join(allowed)}"
+            continue
+        nested = _nested_model(allowed[key])
+        if nested is None:
+            continue
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from unknown_keys(item, nested, (*here, index))
+        else:
+            yield from unknown_keys(value, nested, here)
+
+
+def _complaint(details: ErrorDetails, root: type[BaseModel] | None) -> str:
+    kind, message = details["type"], details["msg"]
+    if kind == "extra_forbidden":
+        model = _model_at(root, details["loc"][:-1])
+        return "unknown key" if model is None else f"unknown key; allowed: {', '.join(_keys(model))}"
+    if kind == "missing":
+        return "required, but absent"
+    if kind == "value_error":
+        return str(details.get("ctx", {}).get("error", message))
+    return f"got {value_text(details['input'])}; {message.replace('Input should', 'it should')}"
+
+
+def _keys(model: type[BaseModel]) -> dict[str, Any]:
+    """Annotation of each key, under its alias where it has one."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _model_at(root: type[BaseModel] | None, location: Sequence[int | str]) -> type[BaseModel] | None:
+    for part in location:
+        if root is None:
+            return None
+        if isinstance(part, str):
+            root = _nested_model(_keys(root).get(part))
+    return root
+
+
+def _nested_model(annotation: Any) -> type[BaseModel] | None:
+    """The model that `annotation` is, or is optional of, or is a list of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType, list, tuple):
+        return next((model for part in get_args(annotation) if (model := _nested_model(part))), None)
+    return None
