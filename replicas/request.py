@@ -43,6 +43,15 @@ class Acceptance:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    accepted_by_position: tuple[int, ...] = ()
+    """How often the draft at each position of a step was accepted; the counts never increase."""
+
+    def after(self, drafted: int, accepted: int) -> "Acceptance":
+        """The facts after one more decode step."""
+        counts = list(self.accepted_by_position) + [0] * (drafted - len(self.accepted_by_position))
+        for position in range(accepted):
+            counts[position] += 1
+        return Acceptance(self.steps + 1, self.drafted + drafted, self.accepted + accepted, tuple(counts))
 
     @property
     def mean_acceptance_length(self) -> float:

@@ -1,8 +1,9 @@
 """The `args` of the Serve YAML: which models, their engines, and how they scale."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from typing_extensions import Self
 
 from replicas.config import EngineConfig
 from replicas.errors import ConfigError

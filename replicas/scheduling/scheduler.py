@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from replicas.kv_cache.block_allocator import BlockAllocator
-from replicas.request import Acceptance, RequestOutput
+from replicas.request import RequestOutput
 from replicas.scheduling.k_policy import KPolicy
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult
@@ -85,10 +85,7 @@ class Scheduler:
             return None
         # Of the tokens that ran, the rejected drafts left stale KV behind: it is overwritten by the next step.
         if sequence.is_decoding and sequence.num_output_tokens > 0:
-            before = sequence.acceptance
-            sequence.acceptance = Acceptance(
-                before.steps + 1, before.drafted + part.num_drafts, before.accepted + len(result.token_ids) - 1
-            )
+            sequence.acceptance = sequence.acceptance.after(part.num_drafts, len(result.token_ids) - 1)
         sequence.num_computed = part.start + len(part.token_ids) - part.num_drafts + len(result.token_ids) - 1
         kept = sequence.append(result.token_ids)
         sequence.drafts = result.draft_token_ids[: part.num_propose]

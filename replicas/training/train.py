@@ -25,7 +25,6 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
 
 from replicas.models.checkpoint import Checkpoint
-from replicas.models.llama import default_tapped_layers
 from replicas.models.model_config import model_config
 from replicas.training.draft_vocab_choice import DraftVocab, most_frequent
 from replicas.training.export import export_config, export_tensors, write_head
@@ -259,7 +258,7 @@ def main() -> None:
     if checkpoint.exists():
         trainer.load(checkpoint)
     held_out = greedy_only(trainer.split()[1], trainer.target_head)
-    config = export_config(trainer.hf_config, trainer.vocab, default_tapped_layers(trainer.config.num_layers))
+    config = export_config(trainer.hf_config, trainer.vocab, trainer.config.default_tapped_layers)
     progress, recent = trainer.progress, list[float]()
     exported = progress.seconds
     with tqdm(total=round(options.minutes * 60), initial=round(progress.seconds), unit="s") as bar:

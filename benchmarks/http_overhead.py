@@ -1,0 +1,124 @@
+"""What HTTP, Serve and the hops cost: the server's TPOT over that of the engine alone, paired and interleaved.
+
+    python -m benchmarks.http_overhead configs/eagle3.yaml --prompts FILE [--start "make serve"]
+
+With --start the command is run first, and the time until the first streamed token is reported.
+"""
+
+import argparse
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+from tqdm import tqdm
+
+from benchmarks.engine_client import ChosenK, run_alone
+from benchmarks.timing import Answer, median_ratio, provenance
+from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
+from replicas.engine import build_engine
+from replicas.request import SamplingParams
+from serve_app.serve_config import load_settings
+
+START_LIMIT_S = 300.0
+
+
+@contextmanager
+def server(command: str | None) -> Iterator[None]:
+    """Run `command` in a process group of its own, and end all of it afterwards; None: somebody else's server."""
+    if command is None:
+        yield
+        return
+    process = subprocess.Popen(shlex.split(command), start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(60)
+
+
+def stream(client: httpx.Client, model: str, prompt: Prompt, tokens: int) -> Answer:
+    """One streamed greedy answer; TTFT is to the first content, a chunk with a role alone does not count."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": prompt.messages,
+        "temperature": 0,
+        "max_tokens": tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    begin = time.perf_counter()
+    first = last = 0.0
+    count = 0
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        response.raise_for_status()
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line.removeprefix("data: "))
+            if any(choice["delta"].get("content") for choice in chunk["choices"]):
+                last = time.perf_counter() - begin
+                first = first or last
+            if chunk.get("usage"):
+                count = chunk["usage"]["completion_tokens"]
+    return Answer(first, last, count)
+
+
+def wait_for_first_token(client: httpx.Client, model: str) -> float:
+    """Seconds until a request is answered with a first token. Raises TimeoutError after START_LIMIT_S."""
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < START_LIMIT_S:
+        try:
+            asked = time.perf_counter() - begin
+            return asked + stream(client, model, Prompt("", "Say hello."), 8).first_token
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise TimeoutError(f"no token within {START_LIMIT_S} s")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--start", help="command that starts the server")
+    parser.add_argument("--prompts", type=Path, default=OWN_PROMPTS)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--tokens", type=int, default=128)
+    args = parser.parse_args()
+    model = load_settings(args.config).models[0]
+    prompts = read_prompts(args.prompts, args.limit)
+    with server(args.start), httpx.Client(base_url=args.url, timeout=120, trust_env=False) as client:
+        started = wait_for_first_token(client, model.id)
+        speculative = model.speculative_config
+        engine = build_engine(model.engine, ChosenK(speculative.num_speculative_tokens if speculative else 0))
+        engine.warm_up()
+        sampling = SamplingParams(temperature=0, max_tokens=args.tokens)
+        through_http: list[float] = []
+        alone: list[float] = []
+        shuffle = random.Random(0)
+        stream(client, model.id, prompts[0], args.tokens)
+        for prompt in tqdm(prompts, unit="prompt"):
+            for by_http in shuffle.sample([True, False], 2):
+                if by_http:
+                    through_http.append(stream(client, model.id, prompt, args.tokens).tpot)
+                else:
+                    alone.append(run_alone(engine, prompt, sampling).answer.tpot)
+    if args.start:
+        print(f"start to first streamed token: {started:.1f} s")
+    print(f"TPOT through HTTP {1e3 * median(through_http):.2f} ms, engine alone {1e3 * median(alone):.2f} ms")
+    print(f"median of paired ratios: {median_ratio(through_http, alone):.3f}")
+    print(json.dumps(provenance()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Other engines, measured next to ours."""

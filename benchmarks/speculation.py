@@ -1,0 +1,131 @@
+"""Does speculation pay? Every K against K=0, and K=0 against transformers, paired and interleaved at batch 1.
+
+    python -m benchmarks.speculation configs/eagle3.yaml --k 0 2 3 4 --prompts FILE --tokens 128 [--transformers]
+"""
+
+import argparse
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from tqdm import tqdm
+
+from benchmarks.engine_client import ChosenK, EngineAnswer, run_alone
+from benchmarks.peers.transformers_generate import TransformersPeer
+from benchmarks.timing import Answer, median_ratio, provenance
+from benchmarks.workloads import OWN_PROMPTS, read_prompts
+from replicas.config import EngineConfig
+from replicas.engine import build_engine
+from replicas.models.source import resolve_model
+from replicas.request import SamplingParams
+from serve_app.serve_config import load_settings
+
+
+@dataclass(slots=True)
+class Mode:
+    """All answers at one K, in the order of the prompts."""
+
+    k: int
+    answers: list[EngineAnswer] = field(default_factory=list[EngineAnswer])
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """1 + accepted / steps over all prompts."""
+        steps = sum(a.acceptance.steps for a in self.answers)
+        return 1 + sum(a.acceptance.accepted for a in self.answers) / max(steps, 1)
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Share of the steps in which the draft at each position was accepted."""
+        steps = sum(a.acceptance.steps for a in self.answers)
+        counts = [a.acceptance.accepted_by_position for a in self.answers]
+        return [sum(c[i] for c in counts if i < len(c)) / max(steps, 1) for i in range(self.k)]
+
+
+def measure(
+    config: EngineConfig, ks: list[int], prompts_file: Path, limit: int | None, tokens: int, temperature: float, peer: bool
+) -> tuple[list[Mode], list[Answer]]:
+    """Answer every prompt at every K (and by transformers), in a fresh random order for each prompt."""
+    policy = ChosenK()
+    engine = build_engine(config, policy)
+    engine.warm_up()
+    prompts = read_prompts(prompts_file, limit)
+    transformers = TransformersPeer(resolve_model(config.model)) if peer else None
+    modes = {k: Mode(k) for k in ks}
+    peer_answers: list[Answer] = []
+    sampling = SamplingParams(temperature=temperature, seed=0, max_tokens=tokens)
+    run_alone(engine, prompts[0], sampling)
+    order: list[int | None] = [*ks, *([None] if transformers else [])]
+    shuffle = random.Random(0)
+    for prompt in tqdm(prompts, unit="prompt"):
+        shuffle.shuffle(order)
+        for k in order:
+            if k is not None:
+                policy.k = k
+                modes[k].answers.append(run_alone(engine, prompt, sampling))
+            elif transformers is not None:
+                peer_answers.append(transformers.answer(prompt, tokens))
+    return list(modes.values()), peer_answers
+
+
+def report(modes: list[Mode], peer: list[Answer], warm_ms: float = 1e3) -> str:
+    """A Markdown table: medians, and medians of paired ratios against K=0."""
+    base = next(mode for mode in modes if mode.k == 0)
+    base_tpot = [a.answer.tpot for a in base.answers]
+    base_end = [a.answer.seconds_per_token for a in base.answers]
+    lines = [
+        "| mode | TPOT ms | TPOT speed-up | end-to-end speed-up | mean acceptance length | acceptance by position | matched |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for mode in modes:
+        tpot = [a.answer.tpot for a in mode.answers]
+        end = [a.answer.seconds_per_token for a in mode.answers]
+        same = sum(a.token_ids == b.token_ids for a, b in zip(mode.answers, base.answers, strict=True))
+        positions = " ".join(f"{share:.2f}" for share in mode.acceptance_by_position)
+        lines.append(
+            f"| K={mode.k} | {warm_ms * median(tpot):.1f} | {median_ratio(base_tpot, tpot):.2f} "
+            f"| {median_ratio(base_end, end):.2f} | {mode.mean_acceptance_length:.2f} | {positions} | {same}/{len(end)} |"
+        )
+    if peer:
+        tpot = [a.tpot for a in peer]
+        ratio = median_ratio(base_tpot, tpot)
+        lines.append(f"| transformers generate, fp32 | {warm_ms * median(tpot):.1f} | K=0 over it: {ratio:.2f} | | | | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--model", help="id of the model in the config; its first one by default")
+    parser.add_argument("--k", type=int, nargs="+", default=[0, 1, 2, 3, 4, 5])
+    parser.add_argument("--prompts", type=Path, default=OWN_PROMPTS)
+    parser.add_argument("--limit", type=int, help="number of prompts")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--transformers", action="store_true", help="measure transformers' generate too")
+    args = parser.parse_args()
+    models = load_settings(args.config).models
+    model = next(m for m in models if args.model in (None, m.id))
+    config = with_largest_k(model.engine, max(args.k))
+    modes, peer = measure(
+        config, sorted({0, *args.k}), args.prompts, args.limit, args.tokens, args.temperature, args.transformers
+    )
+    print(report(modes, peer))
+    print(json.dumps(provenance()))
+
+
+def with_largest_k(config: EngineConfig, k: int) -> EngineConfig:
+    """`config`, compiled for up to `k` draft tokens."""
+    speculative = config.speculative_config
+    if speculative is None or k == 0:
+        return config
+    return config.model_copy(
+        update={"speculative_config": speculative.model_copy(update={"num_speculative_tokens": k})}
+    )
+
+
+if __name__ == "__main__":
+    main()

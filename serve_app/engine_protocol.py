@@ -1,0 +1,58 @@
+"""What a replica needs of an engine. `replicas.async_engine.AsyncEngine` has it, and so have the fakes of the tests."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from replicas.config import EngineConfig
+from replicas.request import GenerationRequest, RequestOutput
+from replicas.scheduling.k_policy import KPolicy
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class Codec(Protocol):
+    """Text to tokens."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
+
+
+class AsyncEngine(Protocol):
+    """An engine on a thread of its own."""
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    @property
+    def codec(self) -> Codec: ...
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
+        """One output a step; raises RequestError or EngineDeadError; closing it aborts the request."""
+        ...
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError if no step can run any more."""
+        ...
+
+    def stats(self) -> "DataclassInstance":
+        """Figures as of the last step: a flat dataclass of numbers."""
+        ...
+
+    def shutdown(self) -> None: ...
+
+
+EngineBuilder = Callable[[EngineConfig, KPolicy], AsyncEngine]
+"""Blocks until the engine is warm. Raises CheckpointError or ConfigError."""
+
+
+def build_own_engine(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
+    """Our engine."""
+    # Imported here: the processes that only build or relay (driver, ingress) do without torch.
+    from replicas.async_engine import build_async_engine
+
+    return build_async_engine(config, k_policy)

@@ -1,0 +1,235 @@
+"""Requests of the OpenAI API, as far as they can be honoured. What cannot be is refused by name, never ignored."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from replicas.config import MAX_SPECULATIVE_TOKENS
+from replicas.errors import RequestError
+from replicas.request import SamplingParams
+from serve_app.generation import ChatMessage, Prompt
+from serve_app.validation_sentences import value_text
+
+MAX_STOP_STRINGS = 4
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default for /v1/completions; a chat goes on up to max_model_len."""
+
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "n": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "response_format": ({"type": "text"},),
+    "user": (),
+    "metadata": ({},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+"""Options that cannot be honoured, with the values that ask for nothing; null is always one."""
+
+CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL,
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+}
+COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL,
+    "logprobs": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+}
+MESSAGE_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "refusal": (),
+    "tool_calls": ([],),
+    "function_call": (),
+    "audio": (),
+    "annotations": ([],),
+}
+"""What the openai client sends back with an earlier answer."""
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Speculation(_Request):
+    """Ours: switches speculation off, or caps K, for one request."""
+
+    enabled: bool = True
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=MAX_SPECULATIVE_TOKENS)] | None = None
+    """The model's K if that is less; 0 is off."""
+
+    @property
+    def cap(self) -> int | None:
+        """None: the model's K."""
+        return self.num_speculative_tokens if self.enabled else 0
+
+
+class StreamOptions(_Request):
+    """Of a stream only."""
+
+    include_usage: bool = False
+
+
+def _stop_strings(value: object) -> object:
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(text, str) and text for text in strings):
+        raise ValueError(f"got {value_text(value)}; it should be a non-empty string or a list of them")
+    if len(strings) > MAX_STOP_STRINGS:
+        raise ValueError(f"got {len(strings)} strings; allowed: at most {MAX_STOP_STRINGS}")
+    return strings
+
+
+def _all_tokens(top_k: int) -> int:
+    # Clients of other servers say -1 for "all", SamplingParams says 0.
+    return max(top_k, 0)
+
+
+class GenerationOptions(_Request):
+    """What chat and plain completions have in common."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+    model: str
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), AfterValidator(_all_tokens)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_stop_strings)] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    """Of no effect, as the field has it: a name for the provider's own records."""
+    speculation: Speculation | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        return without_neutral(data, cls.unsupported)
+
+    @model_validator(mode="after")
+    def _streams_only(self) -> "GenerationOptions":
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("stream_options is only allowed when stream is true", "stream_options")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self, max_tokens: int | None) -> SamplingParams:
+        """For the engine; null is the default."""
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=self.top_k or 0,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            seed=self.seed,
+            max_tokens=max_tokens,
+            stop=tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            num_speculative_tokens=None if self.speculation is None else self.speculation.cap,
+        )
+
+
+class TextPart(_Request):
+    """A piece of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+def _joined_parts(value: object) -> object:
+    """Text parts as one string."""
+    if not isinstance(value, list):
+        return value
+    parts = [TextPart.model_validate(part) for part in value]
+    return "".join(part.text for part in parts)
+
+
+class Message(_Request):
+    """A turn of a chat. `developer` is OpenAI's newer word for `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_joined_parts)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        return without_neutral(data, MESSAGE_NEUTRAL)
+
+
+class ChatCompletionRequest(GenerationOptions):
+    """Body of /v1/chat/completions."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = CHAT_NEUTRAL
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
+        """What to generate. Raises RequestError if two limits contradict each other."""
+        limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
+        if len(limits) > 1:
+            raise RequestError(
+                f"max_tokens is {self.max_tokens} but max_completion_tokens is {self.max_completion_tokens}; "
+                "allowed: one of them",
+                "max_tokens",
+            )
+        turns = (ChatMessage("system" if m.role == "developer" else m.role, m.content) for m in self.messages)
+        return tuple(turns), self.sampling(next(iter(limits), None))
+
+
+def _one_prompt(value: object) -> object:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and value and all(type(token_id) is int for token_id in value):
+        return value
+    raise ValueError(f"got {value_text(value)}; it should be a non-empty string or list of token ids: one prompt a request")
+
+
+class CompletionRequest(GenerationOptions):
+    """Body of /v1/completions."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = COMPLETION_NEUTRAL
+
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+
+    def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
+        """What to generate."""
+        max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        return self.prompt if isinstance(self.prompt, str) else tuple(self.prompt), self.sampling(max_tokens)
+
+
+def without_neutral(data: Any, unsupported: Mapping[str, Sequence[object]]) -> Any:
+    """`data` without the unsupported options, if all of them ask for nothing. Raises RequestError for the first that does not."""
+    if not isinstance(data, dict):
+        return data
+    for name in unsupported.keys() & data.keys():
+        value = data[name]
+        if value is not None and not any(value == neutral and type(value) is type(neutral) for neutral in unsupported[name]):
+            raise RequestError(f"{name} is not supported: got {value_text(value)}", name, "unsupported_parameter")
+    return {key: value for key, value in data.items() if key not in unsupported}

@@ -1,0 +1,65 @@
+"""The EAGLE3 head without a cache, one sequence at a time: every draft attends anew over everything before it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class NaiveEagle3:
+    """Drafts from tensors named as in the checkpoint; `embedding` [vocab, hidden] is the target's."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any], embedding: Tensor) -> None:
+        self._tensors = tensors
+        self._config = config
+        self._embedding = tensors.get("embed_tokens.weight", embedding)
+        self._frequencies = config["rope_theta"] ** -(torch.arange(0, config["head_dim"], 2) / config["head_dim"])
+
+    def drafts(self, taps: Tensor, next_token_ids: Sequence[int], count: int) -> list[int]:
+        """`count` drafts after `next_token_ids` [tokens], which follow the tapped states [tokens, taps * hidden].
+
+        The features are the target's for as long as it has any, then the head's own states.
+        """
+        features = taps @ self._tensors["fc.weight"].T
+        token_ids = list(next_token_ids)
+        while len(token_ids) < len(next_token_ids) + count:
+            state = self._layer(features, torch.tensor(token_ids))[-1]
+            token_ids.append(self._best(state))
+            features = torch.cat([features, state[None]])
+        return token_ids[len(next_token_ids) :]
+
+    def _best(self, state: Tensor) -> int:
+        normed = self._norm(state, "norm.weight")
+        draft = int((self._tensors["lm_head.weight"] @ normed).argmax())
+        return draft + int(self._tensors["d2t"][draft])
+
+    def _norm(self, hidden: Tensor, name: str) -> Tensor:
+        variance = hidden.square().mean(-1, keepdim=True)
+        return hidden * torch.rsqrt(variance + self._config["rms_norm_eps"]) * self._tensors[name]
+
+    def _layer(self, features: Tensor, token_ids: Tensor) -> Tensor:
+        """States [tokens, hidden] with full causal attention; the token at position p is the one after feature p."""
+        heads, kv_heads = self._config["num_attention_heads"], self._config["num_key_value_heads"]
+        count, head_dim = len(token_ids), self._config["head_dim"]
+        embedded = self._norm(self._embedding[token_ids], "midlayer.input_layernorm.weight")
+        both = torch.cat([embedded, self._norm(features, "midlayer.hidden_norm.weight")], -1)
+        queries, keys, values = (
+            (both @ self._tensors[f"midlayer.self_attn.{name}_proj.weight"].T).view(count, size, head_dim)
+            for name, size in (("q", heads), ("k", kv_heads), ("v", kv_heads))
+        )
+        queries, keys = self._rotated(queries), self._rotated(keys).repeat_interleave(heads // kv_heads, 1)
+        scores = torch.einsum("qhd,khd->hqk", queries, keys) * head_dim**-0.5
+        scores = scores.masked_fill(torch.ones(count, count, dtype=torch.bool).triu(1), -torch.inf)
+        values = values.repeat_interleave(heads // kv_heads, 1)
+        attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).reshape(count, -1)
+        hidden = features + attended @ self._tensors["midlayer.self_attn.o_proj.weight"].T
+        normed = self._norm(hidden, "midlayer.post_attention_layernorm.weight")
+        gate, up = (normed @ self._tensors[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        return hidden + (torch.nn.functional.silu(gate) * up) @ self._tensors["midlayer.mlp.down_proj.weight"].T
+
+    def _rotated(self, heads: Tensor) -> Tensor:
+        angles = torch.outer(torch.arange(len(heads)).float(), self._frequencies)[:, None]
+        first, second = heads.chunk(2, -1)
+        cosines, sines = angles.cos(), angles.sin()
+        return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)

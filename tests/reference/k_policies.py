@@ -1,0 +1,24 @@
+"""K policies for tests."""
+
+import random
+
+
+class FixedK:
+    """K is `k`, which a test may change between steps."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def num_speculative_tokens(self, batch_size: int) -> int:
+        return self.k
+
+
+class RandomK:
+    """Another K at every question, from 0 to `largest`."""
+
+    def __init__(self, seed: int, largest: int) -> None:
+        self._random = random.Random(seed)
+        self._largest = largest
+
+    def num_speculative_tokens(self, batch_size: int) -> int:
+        return self._random.randint(0, self._largest)

@@ -1,0 +1,146 @@
+"""Random checkpoints that load in milliseconds: a Llama target with a tokenizer, an EAGLE3 head in AngelSlim's layout."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCAB = 200
+END = VOCAB - 1
+"""The end-of-sequence token of the tiny target, `<eos>`."""
+HIDDEN = 64
+LAYERS = 4
+DRAFT_VOCAB = 60
+
+
+def tiny_llama_config(**changes: Any) -> LlamaConfig:
+    """4 layers, 64 wide, 4 query heads over 2 KV heads, 200 tokens; weights wide enough that no two logits nearly tie."""
+    fields: dict[str, Any] = {
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 96,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,
+        "bos_token_id": None,
+        "eos_token_id": END,
+        "pad_token_id": None,
+    }
+    return LlamaConfig(**(fields | changes))
+
+
+def random_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    """A float32 model of `tiny_llama_config`, in evaluation mode; norms and biases are random too."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(tiny_llama_config(**changes)).float().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.copy_(1.0 + 0.2 * torch.randn_like(parameter))
+            elif name.endswith(".bias"):
+                parameter.copy_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def write_target(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    """Save `random_llama` and, where it has the usual vocabulary, a tokenizer into `folder`."""
+    model = random_llama(seed, **changes)
+    model.save_pretrained(folder)
+    if model.config.vocab_size == VOCAB:
+        write_tokenizer(folder)
+    return model
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level BPE tokenizer of 200 tokens: printable ASCII, pairs of letters as merges, and <eos>."""
+    names = [chr(code) for code in range(33, 127)] + ["\u0120"]  # U+0120 is how byte-level BPE writes a space
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pairs = [(first, second) for first in letters for second in letters][: VOCAB - 1 - len(names)]
+    vocabulary = {name: index for index, name in enumerate([*names, *("".join(pair) for pair in pairs)])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def head_config(**changes: Any) -> dict[str, Any]:
+    """config.json of a head for the tiny target, drafting from 60 tokens and tapping layers 0, 2 and 3."""
+    fields: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": 80,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "vocab_size": VOCAB,
+        "draft_vocab_size": DRAFT_VOCAB,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 512,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "eagle_aux_hidden_state_layer_ids": [0, 2, 3],
+    }
+    return fields | changes
+
+
+def head_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
+    """Random tensors named and shaped as AngelSlim and SafeAILab save them; d2t spreads drafts over the vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, mlp, vocab, drafts = (
+        config["hidden_size"],
+        config["intermediate_size"],
+        config["vocab_size"],
+        config["draft_vocab_size"],
+    )
+    taps = len(config["eagle_aux_hidden_state_layer_ids"])
+    queries = config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+
+    def matrix(rows: int, columns: int) -> Tensor:
+        return torch.randn(rows, columns, generator=generator) * columns**-0.5
+
+    def norm() -> Tensor:
+        return 1.0 + 0.2 * torch.randn(hidden, generator=generator)
+
+    target_ids = torch.randperm(vocab, generator=generator)[:drafts].sort().values
+    return {
+        "fc.weight": matrix(hidden, taps * hidden),
+        "midlayer.self_attn.q_proj.weight": 2 * matrix(queries, 2 * hidden),
+        "midlayer.self_attn.k_proj.weight": 2 * matrix(keys, 2 * hidden),
+        "midlayer.self_attn.v_proj.weight": matrix(keys, 2 * hidden),
+        "midlayer.self_attn.o_proj.weight": matrix(hidden, queries),
+        "midlayer.mlp.gate_proj.weight": matrix(mlp, hidden),
+        "midlayer.mlp.up_proj.weight": matrix(mlp, hidden),
+        "midlayer.mlp.down_proj.weight": matrix(hidden, mlp),
+        "midlayer.hidden_norm.weight": norm(),
+        "midlayer.input_layernorm.weight": norm(),
+        "midlayer.post_attention_layernorm.weight": norm(),
+        "norm.weight": norm(),
+        "lm_head.weight": matrix(drafts, hidden),
+        "d2t": target_ids - torch.arange(drafts),
+        "t2d": torch.zeros(vocab, dtype=torch.bool).index_fill(0, target_ids, True),
+    }
+
+
+def write_head(folder: Path, seed: int = 0, without: tuple[str, ...] = (), **changes: Any) -> dict[str, Tensor]:
+    """Save a random head, less the tensors named in `without`, into `folder`; returns the saved tensors."""
+    config = head_config(**changes)
+    tensors = {name: tensor for name, tensor in head_tensors(config, seed).items() if name not in without}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
