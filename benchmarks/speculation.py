@@ -70,7 +70,7 @@ def measure(
     return list(modes.values()), peer_answers
 
 
-def report(modes: list[Mode], peer: list[Answer], warm_ms: float = 1e3) -> str:
+def report(modes: list[Mode], peer: list[Answer]) -> str:
     """A Markdown table: medians, and medians of paired ratios against K=0."""
     base = next(mode for mode in modes if mode.k == 0)
     base_tpot = [a.answer.tpot for a in base.answers]
@@ -85,13 +85,14 @@ def report(modes: list[Mode], peer: list[Answer], warm_ms: float = 1e3) -> str:
         same = sum(a.token_ids == b.token_ids for a, b in zip(mode.answers, base.answers, strict=True))
         positions = " ".join(f"{share:.2f}" for share in mode.acceptance_by_position)
         lines.append(
-            f"| K={mode.k} | {warm_ms * median(tpot):.1f} | {median_ratio(base_tpot, tpot):.2f} "
+            f"| K={mode.k} | {1e3 * median(tpot):.1f} | {median_ratio(base_tpot, tpot):.2f} "
             f"| {median_ratio(base_end, end):.2f} | {mode.mean_acceptance_length:.2f} | {positions} | {same}/{len(end)} |"
         )
     if peer:
         tpot = [a.tpot for a in peer]
+        # The answers are of the same prompts, in the same order.
         ratio = median_ratio(base_tpot, tpot)
-        lines.append(f"| transformers generate, fp32 | {warm_ms * median(tpot):.1f} | K=0 over it: {ratio:.2f} | | | | |")
+        lines.append(f"| transformers generate, fp32 | {1e3 * median(tpot):.1f} | K=0 over it: {ratio:.2f} | | | | |")
     return "\n".join(lines)
 
 

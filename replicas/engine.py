@@ -12,6 +12,7 @@ from replicas.drafters.registry import DRAFTERS, DrafterContext
 from replicas.errors import RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
+from replicas.models.model_config import ModelConfig
 from replicas.models.registry import load_target, target_config
 from replicas.models.source import resolve_model
 from replicas.request import GenerationRequest, RequestOutput
@@ -45,14 +46,15 @@ class Engine:
         self,
         config: EngineConfig,
         codec: TextCodec | None,
-        eos_token_ids: tuple[int, ...],
+        shape: ModelConfig,
         scheduler: Scheduler,
         allocator: BlockAllocator,
         runner: ModelRunner,
     ) -> None:
         self.config = config
         self.codec = codec
-        self._eos_token_ids = frozenset(eos_token_ids)
+        self._vocab_size = shape.vocab_size
+        self._eos_token_ids = frozenset(shape.eos_token_ids) | frozenset(codec.eos_token_ids if codec else ())
         self._scheduler = scheduler
         self._allocator = allocator
         self._runner = runner
@@ -61,7 +63,9 @@ class Engine:
         self._busy_seconds = 0.0
 
     def add_request(self, request: GenerationRequest) -> None:
-        """Queue `request`. Raises RequestError if its prompt is empty or leaves no room for a token."""
+        """Queue `request`. Raises RequestError: its id is in use, or its prompt is empty, too long or holds unknown tokens."""
+        if request.request_id in self._scheduler:
+            raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         limit, count = self.config.max_model_len, len(request.prompt_token_ids)
         if count == 0:
             raise RequestError("the prompt has no tokens; at least 1 is needed", "prompt")
@@ -72,9 +76,14 @@ class Engine:
                 "prompt",
                 "context_length_exceeded",
             )
+        wrong = next((token for token in request.prompt_token_ids if not 0 <= token < self._vocab_size), None)
+        if wrong is not None:
+            raise RequestError(f"the prompt holds token {wrong}; this model's tokens are 0 to {self._vocab_size - 1}", "prompt")
         sampling = request.sampling
+        # A top_k that keeps all tokens is none; as such it needs no filter and fits the device's int32.
+        top_k = sampling.top_k if sampling.top_k < self._vocab_size else 0
         seed = random.getrandbits(31) if sampling.seed is None else _fold(sampling.seed)
-        choice = TokenChoice(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed)
+        choice = TokenChoice(sampling.temperature, top_k, sampling.top_p, sampling.min_p, seed)
         eos = frozenset[int]() if sampling.ignore_eos else self._eos_token_ids
         text = self.codec.text_stream(sampling.stop) if self.codec else None
         stops = eos | frozenset(sampling.stop_token_ids)
@@ -152,7 +161,7 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
     return Engine(
         config,
         TextCodec(folder),
-        shape.eos_token_ids,
+        shape,
         Scheduler(limits, allocator, k_policy),
         allocator,
         ModelRunner(target, cache, drafter, buckets, backend),

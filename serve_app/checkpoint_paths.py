@@ -25,5 +25,9 @@ def resolve_checkpoint(reference: str, folders: Sequence[Path] | None = None) ->
             return str((folder / path).resolve())
     if HUB_ID.fullmatch(reference) and not reference.endswith(".gguf"):
         return reference
-    searched = "" if path.is_absolute() else f", relative to {' or '.join(str(folder) for folder in dict.fromkeys(folders))}"
-    raise ConfigError(f"checkpoint {reference!r} is neither a file nor a folder{searched}, nor a hub id, nor pypi:PACKAGE")
+    searched = (
+        "" if path.is_absolute() else f", relative to {' or '.join(str(folder) for folder in dict.fromkeys(folders))}"
+    )
+    raise ConfigError(
+        f"checkpoint {reference!r} is neither a file nor a folder{searched}, nor a hub id, nor pypi:PACKAGE"
+    )

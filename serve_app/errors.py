@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import cast
 
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
@@ -52,7 +53,7 @@ def error_answer(error: BaseException) -> ErrorAnswer:
     What is nobody's input is logged here, and its text is kept from the client.
     """
     while isinstance(error, RayTaskError):
-        error = error.cause
+        error = cast("BaseException", error.cause)  # pyright: ignore[reportUnknownMemberType]
     match error:
         case RequestError():
             status = 404 if error.code == "model_not_found" else 400
@@ -65,12 +66,18 @@ def error_answer(error: BaseException) -> ErrorAnswer:
             return ErrorAnswer(408, str(error), "timeout_error", code="request_timeout")
         case EngineDeadError():
             logger.error("%s", error)
-            return ErrorAnswer(503, "the model's engine has stopped and is being replaced", SERVER_ERROR, code="engine_dead")
+            return ErrorAnswer(
+                503, "the model's engine has stopped and is being replaced", SERVER_ERROR, code="engine_dead"
+            )
         case RayActorError() | ReplicaUnavailableError() | DeploymentUnavailableError():
             logger.error("%s", error)
-            return ErrorAnswer(503, "the model's replica is gone and is being replaced", SERVER_ERROR, code="replica_lost")
+            return ErrorAnswer(
+                503, "the model's replica is gone and is being replaced", SERVER_ERROR, code="replica_lost"
+            )
         case HTTPException():
-            return ErrorAnswer(error.status_code, error.detail, code=_code(error.status_code), headers=error.headers or {})
+            return ErrorAnswer(
+                error.status_code, error.detail, code=_code(error.status_code), headers=error.headers or {}
+            )
         case _:
             logger.error("a request failed", exc_info=error)
             return ErrorAnswer(500, "internal error; the server's log tells more", SERVER_ERROR, code="internal_error")

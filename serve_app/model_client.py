@@ -11,8 +11,10 @@ from serve_app.errors import RequestTimeoutError
 from serve_app.generation import Delta, GenerationJob
 
 
-class DeltaStream(AsyncIterator[Delta], Protocol):
+class DeltaStream(Protocol):
     """Serve's DeploymentResponseGenerator, as far as it is used."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
 
     def cancel(self) -> None:
         """Ends the replica's generator; the next step of this stream raises."""

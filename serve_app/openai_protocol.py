@@ -9,6 +9,7 @@ from replicas.config import MAX_SPECULATIVE_TOKENS
 from replicas.errors import RequestError
 from replicas.request import SamplingParams
 from serve_app.generation import ChatMessage, Prompt
+from serve_app.untyped_data import list_or_none, mapping_or_none
 from serve_app.validation_sentences import value_text
 
 MAX_STOP_STRINGS = 4
@@ -23,7 +24,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "logit_bias": ({},),
     "min_tokens": (0,),
     "response_format": ({"type": "text"},),
-    "user": (),
     "metadata": ({},),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -87,8 +87,8 @@ class StreamOptions(_Request):
 
 
 def _stop_strings(value: object) -> object:
-    strings = [value] if isinstance(value, str) else value
-    if not isinstance(strings, list) or not all(isinstance(text, str) and text for text in strings):
+    strings = [value] if isinstance(value, str) else list_or_none(value)
+    if strings is None or not all(isinstance(text, str) and text for text in strings):
         raise ValueError(f"got {value_text(value)}; it should be a non-empty string or a list of them")
     if len(strings) > MAX_STOP_STRINGS:
         raise ValueError(f"got {len(strings)} strings; allowed: at most {MAX_STOP_STRINGS}")
@@ -153,19 +153,16 @@ class GenerationOptions(_Request):
         )
 
 
-class TextPart(_Request):
-    """A piece of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
 def _joined_parts(value: object) -> object:
     """Text parts as one string."""
-    if not isinstance(value, list):
-        return value
-    parts = [TextPart.model_validate(part) for part in value]
-    return "".join(part.text for part in parts)
+    texts: list[str] = []
+    for index, item in enumerate(parts := list_or_none(value) or []):
+        part = mapping_or_none(item) or {}
+        text = part.get("text")
+        if part.keys() != {"type", "text"} or part["type"] != "text" or not isinstance(text, str):
+            raise ValueError(f'part {index} is {value_text(item)}; allowed: {{"type": "text", "text": "..."}}')
+        texts.append(text)
+    return "".join(texts) if parts else value
 
 
 class Message(_Request):
@@ -177,7 +174,11 @@ class Message(_Request):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        return without_neutral(data, MESSAGE_NEUTRAL)
+        try:
+            return without_neutral(data, MESSAGE_NEUTRAL)
+        except RequestError as error:
+            # As a ValueError it gets the path of the message before it.
+            raise ValueError(error.message) from None
 
 
 class ChatCompletionRequest(GenerationOptions):
@@ -202,13 +203,14 @@ class ChatCompletionRequest(GenerationOptions):
 
 
 def _one_prompt(value: object) -> object:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, list) and value and all(type(token_id) is int for token_id in value):
-        return value
-    raise ValueError(f"got {value_text(value)}; it should be a non-empty string or list of token ids: one prompt a request")
+    items = list_or_none(value) or []
+    prompt: object = items[0] if [type(item) in (str, list) for item in items] == [True] else value
+    token_ids = list_or_none(prompt)
+    if (isinstance(prompt, str) and prompt) or (token_ids and all(type(token_id) is int for token_id in token_ids)):
+        return prompt
+    raise ValueError(
+        f"got {value_text(value)}; it should be a non-empty string or list of token ids: one prompt a request"
+    )
 
 
 class CompletionRequest(GenerationOptions):
@@ -225,11 +227,17 @@ class CompletionRequest(GenerationOptions):
 
 
 def without_neutral(data: Any, unsupported: Mapping[str, Sequence[object]]) -> Any:
-    """`data` without the unsupported options, if all of them ask for nothing. Raises RequestError for the first that does not."""
-    if not isinstance(data, dict):
+    """`data` without its unsupported options. Raises RequestError for the first that asks for something."""
+    body = mapping_or_none(data)
+    if body is None:
         return data
-    for name in unsupported.keys() & data.keys():
-        value = data[name]
-        if value is not None and not any(value == neutral and type(value) is type(neutral) for neutral in unsupported[name]):
+    for name, neutral in unsupported.items():
+        value = body.get(name)
+        if value is not None and not any(_same(value, allowed) for allowed in neutral):
             raise RequestError(f"{name} is not supported: got {value_text(value)}", name, "unsupported_parameter")
-    return {key: value for key, value in data.items() if key not in unsupported}
+    return {key: value for key, value in body.items() if key not in unsupported}
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Equal, where 0 is 0.0 but not false."""
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

@@ -10,6 +10,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from replicas.errors import ConfigError
 from serve_app.settings import AppSettings
+from serve_app.untyped_data import list_or_none, mapping_or_none
 from serve_app.validation_sentences import sentences, unknown_keys, value_text
 
 IMPORT_PATH = "serve_app.app:build"
@@ -43,40 +44,38 @@ def load_settings(path: Path) -> AppSettings:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = mapping_or_none(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} holds {value_text(data)}; allowed: a mapping with the key applications")
+    if data is None:
+        raise ConfigError(f"{path} holds no mapping; allowed: one with the key applications")
     return data
 
 
 def _applications(data: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Those that Eyrie builds, with their index."""
-    applications = data.get("applications")
-    for index, application in enumerate(applications if isinstance(applications, list) else []):
-        if isinstance(application, dict) and application.get("import_path") == IMPORT_PATH:
+    for index, item in enumerate(list_or_none(data.get("applications")) or []):
+        application = mapping_or_none(item)
+        if application is not None and application.get("import_path") == IMPORT_PATH:
             yield index, application
 
 
 def _mismatches(data: dict[str, Any], application: dict[str, Any], index: int, settings: AppSettings) -> Iterator[str]:
     """Values that are right by themselves, but not together."""
     allowed = settings.deployment_names
-    deployments = application.get("deployments")
-    for number, deployment in enumerate(deployments if isinstance(deployments, list) else []):
-        name = deployment.get("name") if isinstance(deployment, dict) else None
+    for number, deployment in enumerate(list_or_none(application.get("deployments")) or []):
+        name = (mapping_or_none(deployment) or {}).get("name")
         if name is not None and name not in allowed:
             yield (
                 f"applications[{index}].deployments[{number}].name: got {value_text(name)}; "
                 f"allowed: {', '.join(allowed)}"
             )
-    http_options = data.get("http_options")
-    proxy_timeout = http_options.get("request_timeout_s") if isinstance(http_options, dict) else None
-    if isinstance(proxy_timeout, int | float):
-        if settings.request_timeout_s is None or settings.request_timeout_s >= proxy_timeout:
-            yield (
-                f"applications[{index}].args.request_timeout_s: got {settings.request_timeout_s}; "
-                f"it should be less than http_options.request_timeout_s, {proxy_timeout}, which cuts streams silently"
-            )
+    proxy_timeout = (mapping_or_none(data.get("http_options")) or {}).get("request_timeout_s")
+    own_timeout = settings.request_timeout_s
+    if isinstance(proxy_timeout, int | float) and (own_timeout is None or own_timeout >= proxy_timeout):
+        yield (
+            f"applications[{index}].args.request_timeout_s: got {own_timeout}; it should be less than "
+            f"http_options.request_timeout_s, {proxy_timeout}, which cuts streams silently"
+        )

@@ -7,7 +7,7 @@ from typing_extensions import Self
 
 from replicas.config import EngineConfig
 from replicas.errors import ConfigError
-from serve_app.validation_sentences import sentences
+from serve_app.validation_sentences import WHOLE, sentences
 
 INGRESS_DEPLOYMENT = "Ingress"
 
@@ -71,7 +71,7 @@ class ModelSettings(EngineConfig):
     autoscaling: AutoscalingSettings = AutoscalingSettings()
     resources: ResourceSettings = ResourceSettings()
     max_ongoing_requests: Annotated[int, Field(ge=1)] | None = None
-    """Requests that a replica holds; None: twice max_num_seqs, so that the next ones are tokenised while the batch is full."""
+    """Requests that a replica holds; None: twice max_num_seqs, so that the next are ready when the batch has room."""
     max_queued_requests: Annotated[int, Field(ge=-1)] = 64
     """Requests that wait for a replica, an ingress replica; more get 429. -1: no limit."""
 
@@ -132,4 +132,4 @@ class AppSettings(_Settings):
         try:
             return handler(data)
         except ValidationError as error:
-            raise ConfigError("\n".join(line.removeprefix("(the whole): ") for line in sentences(error, cls))) from None
+            raise ConfigError("\n".join(line.removeprefix(f"{WHOLE}: ") for line in sentences(error, cls))) from None

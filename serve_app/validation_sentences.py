@@ -1,29 +1,28 @@
 """pydantic's errors as sentences: one a problem, with the path, the value and what is allowed."""
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from serve_app.untyped_data import list_or_none, mapping_or_none
+
 MAX_VALUE_CHARACTERS = 80
+WHOLE = "(the whole)"
+"""The path of a problem that is not one key's."""
 
 
 def sentences(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """One sentence for each problem of `error`, which validating against `root` raised."""
-    return [sentence(details, root) for details in error.errors(include_url=False)]
-
-
-def sentence(details: ErrorDetails, root: type[BaseModel] | None = None) -> str:
-    """`path: what is wrong; what is allowed`. `root` is needed to list the keys that an unknown one may be."""
-    return f"{path_text(details['loc'])}: {_complaint(details, root)}"
+    return [f"{path_text(details['loc'])}: {_complaint(details, root)}" for details in error.errors(include_url=False)]
 
 
 def path_text(location: Sequence[int | str]) -> str:
     """`models[0].speculative_config.model` of ("models", 0, "speculative_config", "model")."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return text.removeprefix(".") or "(the whole)"
+    return text.removeprefix(".") or WHOLE
 
 
 def value_text(value: object) -> str:
@@ -37,10 +36,8 @@ def unknown_keys(data: object, model: type[BaseModel], path: tuple[int | str, ..
 
     For models that ignore extra keys; those that forbid them report by themselves.
     """
-    if not isinstance(data, Mapping):
-        return
     allowed = _keys(model)
-    for key, value in data.items():
+    for key, value in (mapping_or_none(data) or {}).items():
         here = (*path, str(key))
         if key not in allowed:
             yield f"{path_text(here)}: unknown key; allowed: {', '.join(allowed)}"
@@ -48,14 +45,12 @@ def unknown_keys(data: object, model: type[BaseModel], path: tuple[int | str, ..
         nested = _nested_model(allowed[key])
         if nested is None:
             continue
-        if isinstance(value, list):
-            for index, item in enumerate(value):
-                yield from unknown_keys(item, nested, (*here, index))
-        else:
-            yield from unknown_keys(value, nested, here)
+        yield from unknown_keys(value, nested, here)
+        for index, item in enumerate(list_or_none(value) or []):
+            yield from unknown_keys(item, nested, (*here, index))
 
 
-def _complaint(details: ErrorDetails, root: type[BaseModel] | None) -> str:
+def _complaint(details: ErrorDetails, root: type[BaseModel]) -> str:
     kind, message = details["type"], details["msg"]
     if kind == "extra_forbidden":
         model = _model_at(root, details["loc"][:-1])
@@ -72,13 +67,12 @@ def _keys(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
-def _model_at(root: type[BaseModel] | None, location: Sequence[int | str]) -> type[BaseModel] | None:
+def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
+    model: type[BaseModel] | None = root
     for part in location:
-        if root is None:
-            return None
-        if isinstance(part, str):
-            root = _nested_model(_keys(root).get(part))
-    return root
+        if model is not None and isinstance(part, str):
+            model = _nested_model(_keys(model).get(part))
+    return model
 
 
 def _nested_model(annotation: Any) -> type[BaseModel] | None:

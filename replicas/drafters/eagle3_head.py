@@ -26,7 +26,7 @@ class Eagle3Head:
     def __init__(self, folder: Path, target: ModelConfig, embedding: Tensor, backend: DeviceBackend, max_model_len: int) -> None:
         hf_config = read_hf_config(folder)
         self.config = config = model_config(hf_config)
-        self.tapped_layers = tapped_layers(hf_config, target)
+        self.tapped_layers = tapped_layers(folder, hf_config, target)
         hidden, mlp, vocab = config.hidden_size, config.intermediate_size, target.vocab_size
         if hidden != target.hidden_size:
             raise CheckpointError(f"{folder}/config.json: hidden_size is {hidden}, but the target's is {target.hidden_size}")
@@ -95,14 +95,14 @@ def target_ids_of_drafts(checkpoint: Checkpoint, draft_vocab: int, vocab: int) -
     return ids.to(torch.int32)
 
 
-def tapped_layers(hf_config: Any, target: ModelConfig) -> tuple[int, ...]:
+def tapped_layers(folder: Path, hf_config: Any, target: ModelConfig) -> tuple[int, ...]:
     """Target layers whose input the head was trained on; an early, a middle and a late one unless its config says."""
     count = target.num_layers
     layers = getattr(hf_config, "eagle_aux_hidden_state_layer_ids", None) or target.default_tapped_layers
     layers = tuple(int(layer) for layer in layers)
     if not all(0 <= layer <= count for layer in layers):
         raise CheckpointError(
-            f"config.json of the drafter: eagle_aux_hidden_state_layer_ids is {list(layers)}, "
-            f"but the target has layers 0 to {count - 1}"
+            f"{folder}/config.json: eagle_aux_hidden_state_layer_ids is {list(layers)}, but the target has "
+            f"the inputs of layers 0 to {count - 1} and, as {count}, the output of the last"
         )
     return layers

@@ -1,8 +1,9 @@
 """One GGUF file into a folder of safetensors, config, tokenizer and chat template."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,17 @@ def convert_gguf(source: Path, folder: Path, bar: "tqdm[Any]") -> None:
     Raises CheckpointError if the file is truncated, no GGUF, or of an architecture that transformers cannot read.
     """
     with quiet_transformers():
-        bar.set_description("reading tensors")
+        bar.set_description_str("reading tensors")
         check_gguf(source)
         model = load_model(source)
         bar.update()
-        bar.set_description("reading tokenizer")
+        bar.set_description_str("reading tokenizer")
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
         except UNREADABLE as error:
             raise CheckpointError(f"{source}: the tokenizer cannot be converted: {error}") from error
         bar.update()
-        bar.set_description("writing safetensors")
+        bar.set_description_str("writing safetensors")
         tokenizer.save_pretrained(folder)
         write_weights(model, folder / SINGLE_FILE)
         write_config(model, folder / "config.json")
@@ -82,14 +83,13 @@ def write_config(model: PreTrainedModel, path: Path) -> None:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Only this project's bar and errors reach the screen; transformers' settings are restored."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+def quiet_transformers() -> Generator[None, None, None]:
+    """Only the caller's bar, which holds the stream already, reaches the screen; errors are still raised."""
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        yield
+        # Some of transformers' bars obey no setting.
+        with redirect_stderr(StringIO()):
+            yield
     finally:
         logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

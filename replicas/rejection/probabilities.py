@@ -20,7 +20,8 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     probabilities = torch.where(keys >= kth, probabilities, 0.0)
     # A hair below the asked mass: rounding of the sum must not push the threshold one token too low.
     mass = (top_p[:, None] * probabilities.sum(-1, keepdim=True)) * (1 - 1e-6)
-    nucleus = _largest_threshold(keys, probabilities, mass)
+    # At top_p 0 no mass is asked for; the best token stays all the same.
+    nucleus = torch.minimum(_largest_threshold(keys, probabilities, mass), keys.amax(-1, keepdim=True))
     floor = min_p[:, None] * probabilities.amax(-1, keepdim=True)
     keep = ((keys >= nucleus) | (top_p[:, None] >= 1.0)) & (probabilities >= floor)
     return torch.where(keep, probabilities, 0.0)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from replicas.rejection.probabilities import filtered_probabilities
 
+GREEDY_TEMPERATURE = 1e-5
+"""Below it a draw is the argmax; dividing by it would overflow float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingInputs:
@@ -40,7 +43,7 @@ def choose(logits: Tensor, positions: Tensor, sampling: SamplingInputs | None) -
         return values[:, None].expand(-1, choices).flatten()
 
     temperature = per_row(sampling.temperature)
-    is_greedy = temperature == 0.0
+    is_greedy = temperature < GREEDY_TEMPERATURE
     temperature = torch.where(is_greedy, 1.0, temperature)
     if sampling.is_filtered:
         top_k, top_p, min_p = per_row(sampling.top_k), per_row(sampling.top_p), per_row(sampling.min_p)

@@ -45,6 +45,10 @@ class Scheduler:
         """Sequences that do not run yet, or no more after a preemption."""
         return len(self._waiting)
 
+    def __contains__(self, request_id: object) -> bool:
+        """True while the sequence of `request_id` runs or waits."""
+        return any(s.request.request_id == request_id for s in (*self._running, *self._waiting))
+
     def add(self, sequence: Sequence) -> None:
         """Queue `sequence`."""
         self._waiting.append(sequence)
@@ -132,7 +136,9 @@ class Scheduler:
                 budget -= len(batches[-1].sequences[0].token_ids)
         while budget > 0 and self._waiting and len(self._running) < self._limits.max_num_seqs:
             sequence = self._waiting[0]
-            blocks = self._allocator.allocate(self._blocks_for(len(sequence.token_ids) + 1, step_k))
+            # For the largest K: the policy may have raised it by the time that the last chunk of the prompt runs.
+            largest_k = self._limits.max_num_speculative_tokens
+            blocks = self._allocator.allocate(self._blocks_for(len(sequence.token_ids) + 1, largest_k))
             if blocks is None:
                 break
             sequence.blocks = blocks

@@ -59,10 +59,8 @@ class RecordingRunner(ModelRunner):
 
 
 @dataclass(frozen=True)
-class TestBench:
+class Bench:
     """An engine and the parts of it that a test looks into."""
-
-    __test__ = False
 
     engine: Engine
     runner: RecordingRunner
@@ -97,7 +95,7 @@ class TinyTarget:
 
     def bench(
         self, config: EngineConfig, k_policy: KPolicy, drafter: Drafter | None = None, head: Path | None = None, max_k: int = 8
-    ) -> TestBench:
+    ) -> Bench:
         """An engine that drafts with `drafter`, or with the EAGLE3 head in `head`, or not at all."""
         torch.set_num_threads(1)
         num_blocks = config.num_blocks or 1 + config.max_num_seqs * -(-config.max_model_len // config.block_size)
@@ -110,7 +108,8 @@ class TinyTarget:
             if head is not None:
                 loaded = Eagle3Head(head, self.shape, self.model.embedding, self.backend, config.max_model_len)
                 drafter = Eagle3Drafter(loaded, cache(1, loaded.config.num_kv_heads, loaded.config.head_dim))
-        self.model.tap(drafter.tapped_layers if drafter else ())
+        if drafter is not None:
+            self.model.tap(drafter.tapped_layers)
         largest_k = max_k if drafter else 0
         sizes = (config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, largest_k)
         runner = RecordingRunner(self.model, target_cache, drafter, ShapeBuckets.build(*sizes), self.backend)
@@ -123,8 +122,8 @@ class TinyTarget:
         )
         allocator = BlockAllocator(num_blocks)
         scheduler = Scheduler(limits, allocator, k_policy)
-        engine = Engine(config, self.codec, self.shape.eos_token_ids, scheduler, allocator, runner)
-        return TestBench(engine, runner, scheduler, allocator)
+        engine = Engine(config, self.codec, self.shape, scheduler, allocator, runner)
+        return Bench(engine, runner, scheduler, allocator)
 
 
 @dataclass

@@ -16,9 +16,9 @@ class ScriptedDrafter:
     """Remembers each sequence's tokens by its first block, from ProposeInput alone, and asks `rule` for drafts."""
 
     method = "scripted"
-    tapped_layers = (0,)
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, tapped_layers: tuple[int, ...] = (0, 2, 3)) -> None:
+        self.tapped_layers = tapped_layers
         self._rule = rule
         self._tokens: dict[int, dict[int, int]] = {}
 

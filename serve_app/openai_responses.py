@@ -1,0 +1,118 @@
+"""Answers in the shapes of the OpenAI API. Streams write theirs by hand (serve_app.sse)."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from serve_app.generation import Delta
+
+
+class SpeculationUsage(BaseModel):
+    """How speculation went for one request."""
+
+    method: str | None
+    """null: the model has no drafter."""
+    num_speculative_tokens: int
+    """K after the request's cap; 0: off."""
+    steps: int
+    drafted: int
+    accepted: int
+    mean_acceptance_length: float
+
+
+class Usage(BaseModel):
+    """Tokens, and our `speculation` beside them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    speculation: SpeculationUsage
+
+
+class AssistantMessage(BaseModel):
+    """What a chat model said."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(BaseModel):
+    """The one choice of a chat completion."""
+
+    index: int = 0
+    message: AssistantMessage
+    logprobs: None = None
+    finish_reason: str
+
+
+class ChatCompletion(BaseModel):
+    """Answer of /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class CompletionChoice(BaseModel):
+    """The one choice of a completion."""
+
+    index: int = 0
+    text: str
+    logprobs: None = None
+    finish_reason: str
+
+
+class Completion(BaseModel):
+    """Answer of /v1/completions."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class ModelSpeculation(BaseModel):
+    """What a model speculates with."""
+
+    method: str
+    num_speculative_tokens: int
+
+
+class Model(BaseModel):
+    """OpenAI's model object; the last two keys are ours."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "eyrie"
+    max_model_len: int
+    speculation: ModelSpeculation | None
+
+
+class ModelList(BaseModel):
+    """Answer of /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+def usage_of(last: Delta, method: str | None) -> Usage:
+    """The usage of a request whose last delta is `last`."""
+    return Usage(
+        prompt_tokens=last.num_prompt_tokens,
+        completion_tokens=last.num_output_tokens,
+        total_tokens=last.num_prompt_tokens + last.num_output_tokens,
+        speculation=SpeculationUsage(
+            method=method,
+            num_speculative_tokens=last.num_speculative_tokens,
+            steps=last.steps,
+            drafted=last.drafted,
+            accepted=last.accepted,
+            mean_acceptance_length=last.mean_acceptance_length,
+        ),
+    )

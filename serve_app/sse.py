@@ -1,0 +1,81 @@
+"""Server-sent events: an answer's chunks as bytes, and the response that carries them."""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Literal
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from serve_app.errors import error_answer
+from serve_app.generation import Delta
+from serve_app.openai_responses import usage_of
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ChunkWriter:
+    """Chunks of one answer. What is the same in all of them is serialised once: a step costs one short string."""
+
+    def __init__(self, kind: Literal["chat", "completion"], head: Mapping[str, Any], include_usage: bool) -> None:
+        self._start = f"data: {_json(head)[:-1]},"
+        self._end = ',"usage":null}\n\n' if include_usage else "}\n\n"
+        opening = '"choices":[{"index":0,'
+        if kind == "chat":
+            self._next = f'{self._start}{opening}"delta":{{"role":"assistant","content":'
+            self._later = f'{self._start}{opening}"delta":{{"content":'
+            self._reason = '},"logprobs":null,"finish_reason":'
+        else:
+            self._next = self._later = f'{self._start}{opening}"text":'
+            self._reason = ',"logprobs":null,"finish_reason":'
+
+    def delta(self, delta: Delta) -> bytes:
+        """The chunk of one step."""
+        reason = "null" if delta.finish_reason is None else f'"{delta.finish_reason}"'
+        chunk = f"{self._next}{_json(delta.text)}{self._reason}{reason}}}]{self._end}"
+        self._next = self._later
+        return chunk.encode()
+
+    def usage(self, last: Delta, method: str | None) -> bytes:
+        """The chunk after the last, for a stream that asked for it."""
+        return f'{self._start}"choices":[],"usage":{usage_of(last, method).model_dump_json()}}}\n\n'.encode()
+
+
+async def events(
+    first: Delta, rest: AsyncGenerator[Delta, None], writer: ChunkWriter, include_usage: bool, method: str | None
+) -> AsyncGenerator[bytes, None]:
+    """The whole body: a chunk a step that has news, perhaps the usage, or else an error; and always one [DONE]."""
+    last = first
+    try:
+        if first.text or first.finish_reason:
+            yield writer.delta(first)
+        async for delta in rest:
+            last = delta
+            if delta.text or delta.finish_reason:
+                yield writer.delta(delta)
+        if include_usage:
+            yield writer.usage(last, method)
+    except Exception as error:
+        # The status has long been sent: the client can only be told inside the stream.
+        yield b"data: " + error_answer(error).body() + b"\n\n"
+    yield DONE
+
+
+class EventStream(StreamingResponse):
+    """Closes its sources at once when the client is gone, and does not leave that to the garbage collector."""
+
+    def __init__(self, content: AsyncGenerator[bytes, None], deltas: AsyncGenerator[Delta, None]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        self._content, self._deltas = content, deltas
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._content.aclose()
+            # Closing the content closes nothing if it has not begun.
+            await self._deltas.aclose()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,57 @@
+"""The same application in Serve's default mode: user code and routers on threads of their own."""
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.integration.serve_process import Server, demo_config, free_port, running
+from tests.integration.test_serve_openai_api import FRUITS, MODEL, ask, total_blocks, wait_for_stats
+
+pytestmark = pytest.mark.serving
+
+
+@pytest.fixture(scope="module")
+def default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """configs/eagle3.yaml without any of Serve's switches, and with room for one request and one in the queue."""
+    config = demo_config(free_port())
+    model = config["applications"][0]["args"]["models"][0]
+    model |= {"max_ongoing_requests": 1, "max_queued_requests": 1}
+    with running(config, tmp_path_factory.mktemp("serve"), {}) as server:
+        yield server
+
+
+def test_plain_and_streamed_answers_agree(default_server: Server) -> None:
+    plain = ask(default_server)
+    streamed = "".join(chunk.choices[0].delta.content for chunk in ask(default_server, stream=True))
+    assert streamed == plain.choices[0].message.content != ""
+
+
+def test_a_full_queue_is_429_until_the_client_that_fills_it_leaves(default_server: Server) -> None:
+    whole = total_blocks(default_server)
+    endless = {"model": MODEL, "messages": FRUITS, "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    answers: queue.Queue[httpx.Response] = queue.Queue()
+
+    def ask_shortly(stream: bool) -> None:
+        body = {"model": MODEL, "messages": FRUITS, "max_tokens": 2, "stream": stream}
+        with default_server.http as http:
+            answers.put(http.post("/v1/chat/completions", json=body))
+
+    clients = [threading.Thread(target=ask_shortly, args=(number % 2 == 0,)) for number in range(6)]
+    with default_server.http as http:
+        running_one = http.send(http.build_request("POST", "/v1/chat/completions", json=endless), stream=True)
+        next(running_one.iter_lines())
+        for client in clients:
+            client.start()
+        # Serve lets one or two of the six wait; it refuses the others while the first request runs.
+        refused = [answers.get(timeout=60) for _ in range(3)]
+        running_one.close()
+    assert [answer.status_code for answer in refused] == [429, 429, 429]
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+    assert {answer.json()["error"]["code"] for answer in refused} == {"rate_limit_exceeded"}
+    for client in clients:
+        client.join()
+    assert 200 in [answers.get_nowait().status_code for _ in range(3)]
+    wait_for_stats(default_server, 1.0, running=0, waiting=0, free_blocks=whole)

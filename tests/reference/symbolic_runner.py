@@ -1,0 +1,91 @@
+"""A runner without torch whose KV cache holds plain token ids: a block used wrongly changes the tokens that come out."""
+
+import random
+import zlib
+from collections.abc import Sequence as Tokens
+
+from replicas.request import GenerationRequest, SamplingParams
+from replicas.scheduling.sequence import Sequence
+from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult, TokenChoice
+
+VOCAB = 251
+
+
+def next_token(context: Tokens[int]) -> int:
+    """What the symbolic target says after `context`."""
+    return zlib.crc32(bytes(context)) % VOCAB
+
+
+def expected_output(prompt: Tokens[int], max_tokens: int | None, max_model_len: int, stop: frozenset[int]) -> tuple[list[int], str]:
+    """Output tokens and finish reason of one sequence on its own."""
+    context = list(prompt)
+    while True:
+        context.append(next_token(context))
+        if context[-1] in stop:
+            return context[len(prompt) :], "stop"
+        if len(context) - len(prompt) == max_tokens or len(context) == max_model_len:
+            return context[len(prompt) :], "length"
+
+
+def sequence(request_id: str, prompt: Tokens[int], max_model_len: int, **sampling: object) -> Sequence:
+    """A greedy sequence as the engine would queue it, without text."""
+    params = SamplingParams(temperature=0.0, **sampling)  # pyright: ignore[reportArgumentType]
+    request = GenerationRequest(request_id, tuple(prompt), params)
+    choice = TokenChoice(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
+    return Sequence(request, choice, None, frozenset(params.stop_token_ids), max_model_len, list(prompt))
+
+
+class SymbolicRunner:
+    """Executes plans as ModelRunner does, and checks each against what a device program can do."""
+
+    def __init__(self, num_blocks: int, block_size: int, hit_rate: float = 1.0, seed: int = 0) -> None:
+        self._kv = [-1] * (num_blocks * block_size)
+        self._block_size = block_size
+        self._hit_rate = hit_rate
+        self._random = random.Random(seed)
+        self.plans: list[StepPlan] = []
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run every batch."""
+        self.plans.append(plan)
+        parts = [part for batch in plan.batches for part in batch.sequences]
+        assert len({part.request_id for part in parts}) == len(parts), "one sequence runs twice in a step"
+        blocks = [block for part in parts for block in part.block_table]
+        assert len(set(blocks)) == len(blocks), "two sequences share a block"
+        assert 0 not in blocks, "the null block is nobody's"
+        assert sum(not batch.is_prefill for batch in plan.batches) <= 1
+        return StepResult({part.request_id: self._run(batch, part) for batch in plan.batches for part in batch.sequences})
+
+    def _run(self, batch: BatchPlan, part: SequencePlan) -> SequenceResult:
+        assert part.num_propose <= batch.num_speculative_tokens
+        if batch.is_prefill:
+            assert len(batch.sequences) == 1
+            assert part.num_drafts == 0
+        else:
+            assert len(part.token_ids) == 1 + part.num_drafts <= 1 + batch.num_speculative_tokens
+            assert part.next_prompt_token is None
+        for position, token in enumerate(part.token_ids, part.start):
+            self._kv[self._slot(part, position)] = token
+        if part.next_prompt_token is not None:
+            return SequenceResult((), ())
+        first = part.start + len(part.token_ids) - part.num_drafts
+        emitted = [self._choice_after(part, first)]
+        for index, draft in enumerate(part.token_ids[len(part.token_ids) - part.num_drafts :]):
+            if draft != emitted[-1]:
+                break
+            emitted.append(self._choice_after(part, first + index + 1))
+        context = [self._kv[self._slot(part, position)] for position in range(first)] + emitted
+        return SequenceResult(tuple(emitted), tuple(self._drafts(context, batch.num_speculative_tokens)))
+
+    def _choice_after(self, part: SequencePlan, length: int) -> int:
+        return next_token([self._kv[self._slot(part, position)] for position in range(length)])
+
+    def _drafts(self, context: list[int], count: int) -> list[int]:
+        drafts: list[int] = []
+        for _ in range(count):
+            right = next_token(context + drafts)
+            drafts.append(right if self._random.random() < self._hit_rate else (right + 1) % VOCAB)
+        return drafts
+
+    def _slot(self, part: SequencePlan, position: int) -> int:
+        return part.block_table[position // self._block_size] * self._block_size + position % self._block_size

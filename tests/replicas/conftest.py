@@ -1,0 +1,37 @@
+"""Tiny random checkpoints, written once a run."""
+
+from pathlib import Path
+
+import pytest
+from transformers import LlamaForCausalLM
+
+from tests.reference.hand_built_engine import TinyTarget
+from tests.reference.tiny_checkpoints import write_head, write_target
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama target with its tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny_target")
+    write_target(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_reference(tiny_folder: Path) -> LlamaForCausalLM:
+    """The same target in transformers, float32."""
+    return LlamaForCausalLM.from_pretrained(tiny_folder).float().eval()
+
+
+@pytest.fixture(scope="session")
+def tiny_target(tiny_folder: Path) -> TinyTarget:
+    """The same target in ours, float32."""
+    return TinyTarget(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random EAGLE3 head for it."""
+    folder = tmp_path_factory.mktemp("tiny_head")
+    write_head(folder)
+    return folder

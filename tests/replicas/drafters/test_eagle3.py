@@ -1,0 +1,186 @@
+"""The EAGLE3 drafter, inside an engine, against a head that recomputes everything from scratch."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from replicas.drafters.drafter import Drafter, ProposeInput
+from replicas.drafters.eagle3 import Eagle3Drafter
+from replicas.drafters.eagle3_head import Eagle3Head
+from replicas.kv_cache.paged_cache import PagedCache
+from tests.reference.decoding import greedy, layer_inputs
+from tests.reference.eagle3 import NaiveEagle3
+from tests.reference.hand_built_engine import Answer, TinyTarget, generate, greedy_request, run_steps
+from tests.reference.k_policies import FixedK, RandomK
+from tests.reference.scripted_drafter import ScriptedDrafter, continuation
+from tests.reference.tiny_checkpoints import VOCAB, head_config, head_tensors, write_head
+
+PROMPTS = {
+    f"of {length}": tuple(random.Random(length).randrange(VOCAB - 1) for _ in range(length)) for length in (1, 2, 5, 9, 17, 30)
+}
+NEW_TOKENS = 24
+
+
+class Expected:
+    """Drafts by the naive head, with the target's states from transformers."""
+
+    def __init__(self, reference: LlamaForCausalLM, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+        self._reference = reference
+        self._head = NaiveEagle3(tensors, config, reference.model.embed_tokens.weight.detach())
+        self._layers: list[int] = config["eagle_aux_hidden_state_layer_ids"]
+
+    def drafts(self, token_ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """After `token_ids`, the last of which the target has just chosen."""
+        states = layer_inputs(self._reference, token_ids[:-1])
+        taps = torch.cat([states[layer] for layer in self._layers], -1)
+        return tuple(self._head.drafts(taps, token_ids[1:], count))
+
+
+class Overruled:
+    """Lets `inner` draft and keeps its drafts, but hands out those of `dictated`, so that the target accepts some."""
+
+    def __init__(self, inner: Drafter, dictated: Drafter) -> None:
+        self.method = inner.method
+        self.tapped_layers = inner.tapped_layers
+        self._inner = inner
+        self._dictated = dictated
+        self.kept: list[tuple[int, int, tuple[int, ...]]] = []
+        """First block, length of the sequence, drafts."""
+
+    def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
+        drafts = self._inner.propose(inputs, num_speculative_tokens).tolist()
+        lengths = (inputs.positions.gather(1, inputs.last_row[:, None].long())[:, 0] + 2).tolist()
+        for table, length, row in zip(inputs.block_tables.tolist(), lengths, drafts, strict=True):
+            self.kept.append((table[0], length, tuple(row)))
+        return self._dictated.propose(inputs, num_speculative_tokens)
+
+
+HEADS: dict[str, dict[str, Any]] = {
+    "reduced vocabulary": {},
+    "other taps": {"eagle_aux_hidden_state_layer_ids": [1, 4]},
+    "grouped wide heads": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24},
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_drafts_are_those_of_a_head_without_a_cache(
+    name: str, tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    tensors = write_head(tmp_path, seed=3, **HEADS[name])
+    expected = Expected(tiny_reference, tensors, head_config(**HEADS[name]))
+    bench = tiny_target.bench(tiny_target.config(), FixedK(3), head=tmp_path)
+    answers = generate(bench.engine, [greedy_request(key, prompt, 8) for key, prompt in PROMPTS.items()])
+    allowed = set((torch.arange(60) + tensors["d2t"]).tolist())
+    seen: set[int] = set()
+    for key, prompt in PROMPTS.items():
+        proposals = bench.runner.drafts_of(key)
+        assert len(proposals) >= 4
+        for length, drafts in proposals:
+            tokens = (*prompt, *answers[key].token_ids)
+            if length <= len(tokens):
+                assert drafts == expected.drafts(tokens[:length], 3), f"{key} after {length} tokens"
+                seen.update(drafts)
+    assert seen <= allowed
+    assert len(seen) > 5
+
+
+def test_drafts_use_the_heads_own_embedding_if_it_has_one(
+    tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    tensors = write_head(tmp_path, seed=3)
+    tensors["embed_tokens.weight"] = torch.randn(VOCAB, 64, generator=torch.Generator().manual_seed(9))
+    save_file(tensors, tmp_path / "model.safetensors")
+    prompt = PROMPTS["of 17"]
+    bench = tiny_target.bench(tiny_target.config(), FixedK(4), head=tmp_path)
+    answer = generate(bench.engine, [greedy_request("a", prompt, 2)])["a"]
+    token_ids = (*prompt, *answer.token_ids[:1])
+    own = Expected(tiny_reference, tensors, head_config()).drafts(token_ids, 4)
+    tensors.pop("embed_tokens.weight")
+    shared = Expected(tiny_reference, tensors, head_config()).drafts(token_ids, 4)
+    assert bench.runner.drafts_of("a")[0] == (18, own)
+    assert own != shared
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drafts_stay_right_whatever_was_accepted_before(
+    seed: int, tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM, tiny_head: Path
+) -> None:
+    """K changes at every step (often 0), and about two thirds of the verified drafts are right."""
+    expected = Expected(tiny_reference, head_tensors(head_config()), head_config())
+    whole = {key: (*prompt, *greedy(tiny_reference, prompt, NEW_TOKENS + 9)) for key, prompt in PROMPTS.items()}
+    config = tiny_target.config(max_num_batched_tokens=16 if seed % 2 else 64)
+    head = Eagle3Head(tiny_head, tiny_target.shape, tiny_target.model.embedding, tiny_target.backend, config.max_model_len)
+    inner = Eagle3Drafter(head, PagedCache(1, 1 + 8 * 32, config.block_size, head.config.num_kv_heads, head.config.head_dim))
+    drafter = Overruled(inner, ScriptedDrafter(continuation(whole.values(), VOCAB, hit_rate=0.65, seed=seed)))
+    bench = tiny_target.bench(config, RandomK(seed, 5), drafter)
+    answers = generate(bench.engine, [greedy_request(key, prompt, NEW_TOKENS) for key, prompt in PROMPTS.items()])
+    owners: dict[tuple[int, int], str] = {}
+    for plan, result in bench.runner.steps:
+        for part in (part for batch in plan.batches for part in batch.sequences):
+            news = result.sequences[part.request_id].token_ids
+            owners[part.block_table[0], part.start + len(part.token_ids) - part.num_drafts + len(news)] = part.request_id
+    compared = 0
+    for first_block, length, drafts in drafter.kept:
+        if drafts and (first_block, length) in owners:
+            key = owners[first_block, length]
+            assert drafts == expected.drafts(whole[key][:length], len(drafts)), f"{key} after {length} tokens"
+            compared += 1
+    assert compared > 40
+    accepted = [answer.last.acceptance for answer in answers.values()]
+    assert 0 < sum(a.accepted for a in accepted) < sum(a.drafted for a in accepted)
+    assert {key: tuple(answer.token_ids) for key, answer in answers.items()} == {
+        key: tokens[len(PROMPTS[key]) :][:NEW_TOKENS] for key, tokens in whole.items()
+    }
+
+
+def test_after_steps_without_drafts_the_head_has_missed_nothing(tiny_target: TinyTarget, tiny_head: Path) -> None:
+    policy = FixedK(0)
+    warm = tiny_target.bench(tiny_target.config(), policy, head=tiny_head)
+    prompt = PROMPTS["of 9"]
+    warm.engine.add_request(greedy_request("warm", prompt, 30))
+    answers = {"warm": Answer()}
+    for _ in range(6):
+        for output in warm.engine.step():
+            answers["warm"].token_ids += output.token_ids
+    assert len(answers["warm"].token_ids) == 6, "the prompt and 5 decode steps at K=0"
+    assert not warm.runner.drafts_of("warm")
+    policy.k = 4
+    run_steps(warm.engine, answers)
+    cold = tiny_target.bench(tiny_target.config(), FixedK(4), head=tiny_head)
+    for length, drafts in warm.runner.drafts_of("warm")[:3]:
+        known = (*prompt, *answers["warm"].token_ids)[: length - 1]
+        generate(cold.engine, [greedy_request(f"cold {length}", known, 2)])
+        assert cold.runner.drafts_of(f"cold {length}")[0] == (length, drafts)
+
+
+@pytest.mark.parametrize("budget", [16, 20, 29])
+def test_a_prompt_in_chunks_is_drafted_from_like_a_whole_one(budget: int, tiny_target: TinyTarget, tiny_head: Path) -> None:
+    drafts: list[list[tuple[int, tuple[int, ...]]]] = []
+    for size in (64, budget):
+        bench = tiny_target.bench(tiny_target.config(max_num_batched_tokens=size), FixedK(5), head=tiny_head)
+        generate(bench.engine, [greedy_request("a", PROMPTS["of 30"], 6)])
+        drafts.append(bench.runner.drafts_of("a"))
+    assert drafts[0] == drafts[1]
+    assert drafts[0][0][0] == 31
+
+
+def test_k_that_grows_while_a_prompt_is_prefilled_finds_its_blocks(tiny_target: TinyTarget, tiny_head: Path) -> None:
+    """The first draft's KV must not fall into the null block because the sequence was admitted at K=0."""
+    policy = FixedK(0)
+    config = tiny_target.config(max_num_batched_tokens=16, block_size=4)
+    prompt = (PROMPTS["of 30"] * 2)[:31]
+    bench = tiny_target.bench(config, policy, head=tiny_head)
+    bench.engine.add_request(greedy_request("a", prompt, 3))
+    bench.engine.step()
+    policy.k = 8
+    bench.engine.step()
+    part = bench.runner.steps[-1][0].batches[-1].sequences[0]
+    assert part.num_propose == 8
+    assert len(part.block_table) * 4 >= 31 + 8

@@ -1,0 +1,393 @@
+"""The engine on tiny float32 targets: speculation changes speed, never tokens."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaForCausalLM
+
+from replicas.drafters.drafter import Drafter
+from replicas.errors import RequestError
+from replicas.request import GenerationRequest, SamplingParams
+from tests.reference.decoding import greedy
+from tests.reference.hand_built_engine import Answer, TinyTarget, generate, greedy_request, run_steps
+from tests.reference.k_policies import FixedK, RandomK
+from tests.reference.scripted_drafter import ScriptedDrafter, continuation
+from tests.reference.tiny_checkpoints import END, VOCAB
+
+Greedy = Callable[[tuple[int, ...], int], list[int]]
+LONGEST = 48
+PROMPTS = tuple(
+    tuple(random.Random(length).randrange(END) for _ in range(length)) for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 34, 47, 60)
+)
+
+
+@pytest.fixture(scope="session")
+def expected(tiny_reference: LlamaForCausalLM) -> Greedy:
+    """Greedy continuations of PROMPTS by transformers without a cache."""
+    continued = cache(lambda prompt: greedy(tiny_reference, prompt, LONGEST))
+
+    def first(prompt: tuple[int, ...], count: int) -> list[int]:
+        return list(continued(prompt)[:count])
+
+    return first
+
+
+def scripted(expected: Greedy, hit_rate: float, seed: int = 0) -> ScriptedDrafter:
+    known = [(*prompt, *expected(prompt, LONGEST)) for prompt in PROMPTS]
+    return ScriptedDrafter(continuation(known, VOCAB, hit_rate, seed))
+
+
+@pytest.mark.parametrize("k", range(9))
+def test_greedy_output_is_the_same_for_every_k(k: int, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(k), head=tiny_head)
+    answers = generate(bench.engine, [greedy_request(str(i), prompt, 30) for i, prompt in enumerate(PROMPTS)])
+    for index, prompt in enumerate(PROMPTS):
+        assert answers[str(index)].token_ids == expected(prompt, 30)
+    drafted = sum(answer.last.acceptance.drafted for answer in answers.values())
+    assert (drafted > 0) == (k > 0)
+
+
+@pytest.mark.parametrize("k", range(1, 9))
+def test_a_drafter_that_is_always_right_has_all_drafts_accepted(k: int, tiny_target: TinyTarget, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(k), scripted(expected, 1.0))
+    count = 1 + 3 * (k + 1)  # The prompt's own token, then three decode steps.
+    answers = generate(bench.engine, [greedy_request(str(i), prompt, count) for i, prompt in enumerate(PROMPTS)])
+    for index, prompt in enumerate(PROMPTS):
+        answer = answers[str(index)]
+        assert answer.token_ids == expected(prompt, count)
+        acceptance = answer.last.acceptance
+        assert (acceptance.steps, acceptance.drafted, acceptance.accepted) == (3, 3 * k, 3 * k)
+        assert acceptance.mean_acceptance_length == k + 1
+        assert acceptance.accepted_by_position == (3,) * k
+        assert [len(output.token_ids) for output in answer.outputs] == [1, k + 1, k + 1, k + 1]
+
+
+@pytest.mark.parametrize("k", range(1, 9))
+def test_a_drafter_that_is_always_wrong_has_none_accepted(k: int, tiny_target: TinyTarget, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(k), scripted(expected, 0.0))
+    answers = generate(bench.engine, [greedy_request(str(i), prompt, 9) for i, prompt in enumerate(PROMPTS)])
+    for index, prompt in enumerate(PROMPTS):
+        answer = answers[str(index)]
+        assert answer.token_ids == expected(prompt, 9)
+        acceptance = answer.last.acceptance
+        assert (acceptance.steps, acceptance.drafted, acceptance.accepted) == (8, 8 * k, 0)
+        assert acceptance.mean_acceptance_length == 1.0
+
+
+def test_acceptance_counts_what_the_steps_show(tiny_target: TinyTarget, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(4), scripted(expected, 0.6))
+    answers = generate(bench.engine, [greedy_request(str(i), prompt, 40) for i, prompt in enumerate(PROMPTS[:6])])
+    for request_id, answer in answers.items():
+        runs = [
+            (part.num_drafts, len(result.sequences[request_id].token_ids) - 1)
+            for plan, result in bench.runner.steps
+            for batch in plan.batches
+            for part in batch.sequences
+            if part.request_id == request_id and not batch.is_prefill
+        ]
+        acceptance = answer.last.acceptance
+        assert acceptance.steps == len(runs)
+        assert acceptance.drafted == sum(drafted for drafted, _ in runs)
+        assert acceptance.accepted == sum(accepted for _, accepted in runs)
+        by_position = tuple(sum(accepted > position for _, accepted in runs) for position in range(4))
+        assert acceptance.accepted_by_position == by_position
+        assert 0 < acceptance.accepted < acceptance.drafted
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_batch_gives_the_same_as_one_at_a_time(
+    size: int, k: int, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy
+) -> None:
+    chosen = PROMPTS[2 : 2 + size]
+    requests = [greedy_request(str(i), prompt, 8 + 3 * i) for i, prompt in enumerate(chosen)]
+    together = generate(tiny_target.bench(tiny_target.config(), FixedK(k), head=tiny_head).engine, requests)
+    alone = tiny_target.bench(tiny_target.config(), FixedK(k), head=tiny_head)
+    for index, request in enumerate(requests):
+        answer = generate(alone.engine, [request])[request.request_id]
+        assert together[request.request_id].token_ids == answer.token_ids == expected(chosen[index], 8 + 3 * index)
+        assert together[request.request_id].text == answer.text != ""
+
+
+def drafters(tiny_target: TinyTarget, tiny_head: Path, expected: Greedy, kind: str, seed: int) -> dict[str, Drafter | Path]:
+    rates = {"right": 1.0, "wrong": 0.0, "mixed": 0.7}
+    return {"head": tiny_head} if kind == "eagle3" else {"drafter": scripted(expected, rates[kind], seed)}
+
+
+@settings(derandomize=True, max_examples=70, deadline=None)
+@given(data=st.data())
+def test_any_schedule_gives_the_target_s_own_tokens(
+    data: st.DataObject, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy
+) -> None:
+    """K at random each step, arrivals, chunks, tiny pools with preemption, and aborts."""
+    kind = data.draw(st.sampled_from(["eagle3", "right", "wrong", "mixed"]), "drafter")
+    seed = data.draw(st.integers(0, 999), "seed")
+    block_size = data.draw(st.sampled_from([2, 4, 16]), "block_size")
+    needed = -(-112 // block_size)
+    config = tiny_target.config(
+        max_model_len=112,
+        max_num_seqs=data.draw(st.integers(1, 16), "max_num_seqs"),
+        max_num_batched_tokens=data.draw(st.integers(16, 80), "max_num_batched_tokens"),
+        block_size=block_size,
+        num_blocks=1 + needed + data.draw(st.integers(0, 3 * needed), "spare blocks"),
+    )
+    bench = tiny_target.bench(
+        config,
+        RandomK(seed, 8),
+        **drafters(tiny_target, tiny_head, expected, kind, seed),  # pyright: ignore[reportArgumentType]
+    )
+    chance = random.Random(seed)
+    answers: dict[str, Answer] = {}
+    requests: dict[str, tuple[tuple[int, ...], int]] = {}
+    aborted: set[str] = set()
+
+    def step() -> None:
+        for output in bench.engine.step():
+            answers[output.request_id].token_ids += output.token_ids
+            answers[output.request_id].outputs.append(output)
+
+    for index in range(data.draw(st.integers(1, 16), "requests")):
+        request_id = str(index)
+        requests[request_id] = (chance.choice(PROMPTS), chance.randint(1, LONGEST))
+        answers[request_id] = Answer()
+        limit = chance.choice([None, None, 0, 1, 3])
+        bench.engine.add_request(greedy_request(request_id, *requests[request_id], num_speculative_tokens=limit))
+        for _ in range(chance.choice([0, 0, 1, 3])):
+            step()
+        if chance.random() < 0.15:
+            victim = str(chance.randrange(index + 1))
+            bench.engine.abort(victim)
+            aborted.add(victim)
+    run_steps(bench.engine, answers)
+
+    for request_id, (prompt, max_tokens) in requests.items():
+        answer = answers[request_id]
+        if answer.outputs and answer.finish_reason:
+            assert answer.token_ids == expected(prompt, max_tokens)
+            assert answer.finish_reason == "length"
+            assert answer.last.num_output_tokens == max_tokens
+        else:
+            assert request_id in aborted
+            assert answer.token_ids == expected(prompt, len(answer.token_ids))
+    stats = bench.engine.stats()
+    assert stats.free_blocks == stats.total_blocks
+    assert stats.running == stats.waiting == 0
+    assert stats.generated_tokens == sum(len(answer.token_ids) for answer in answers.values())
+
+
+class Stops:
+    """One prompt whose first 16 greedy tokens are all different and print as text, with K=4: runs are [0], [1-5], [6-10]..."""
+
+    def __init__(self, tiny_target: TinyTarget, reference: LlamaForCausalLM) -> None:
+        assert tiny_target.codec is not None
+        for seed in range(200):
+            chance = random.Random(seed)
+            self.prompt = tuple(chance.randrange(END) for _ in range(6))
+            self.tokens = list(greedy(reference, self.prompt, 16))
+            self.pieces = [tiny_target.codec.decode([token]) for token in self.tokens]
+            text = "".join(self.pieces)
+            unique = all(text.count(piece) == 1 for piece in self.pieces)
+            if unique and END not in self.tokens:
+                return
+        raise AssertionError("no prompt gives 16 different tokens")
+
+
+@pytest.fixture(scope="session")
+def stops(tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM) -> Stops:
+    return Stops(tiny_target, tiny_reference)
+
+
+def answer_to(tiny_target: TinyTarget, stops: Stops, k: int, max_tokens: int, **sampling: object) -> Answer:
+    rule = continuation([(*stops.prompt, *stops.tokens)], VOCAB)
+    bench = tiny_target.bench(tiny_target.config(), FixedK(k), ScriptedDrafter(rule))
+    answer = generate(bench.engine, [greedy_request("a", stops.prompt, max_tokens, **sampling)])["a"]
+    stats = bench.engine.stats()
+    assert stats.free_blocks == stats.total_blocks
+    return answer
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 5, 6, 10, 15])
+def test_a_stop_token_cuts_at_the_same_place_for_every_k(at: int, tiny_target: TinyTarget, stops: Stops) -> None:
+    for k in (0, 1, 4):
+        answer = answer_to(tiny_target, stops, k, 16, stop_token_ids=(stops.tokens[at], VOCAB - 2))
+        assert answer.token_ids == stops.tokens[: at + 1]
+        assert answer.text == "".join(stops.pieces[:at]), "the stop token has no text"
+        assert answer.finish_reason == "stop"
+        assert answer.last.num_output_tokens == at + 1
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (2, 3), (4, 5), (5, 6), (3, 8), (10, 11), (14, 15)])
+def test_a_stop_string_cuts_at_the_same_place_for_every_k(first: int, last: int, tiny_target: TinyTarget, stops: Stops) -> None:
+    """Within an accepted run, at its end, and across two runs: (5, 6) and (10, 11) cross at K=4."""
+    for k in (0, 1, 4):
+        stop = "".join(stops.pieces[first : last + 1])
+        answer = answer_to(tiny_target, stops, k, 16, stop=(stop, "never this"))
+        assert answer.text == "".join(stops.pieces[:first])
+        assert answer.token_ids == stops.tokens[: last + 1]
+        assert answer.finish_reason == "stop"
+        assert answer.last.num_output_tokens == last + 1
+
+
+@pytest.mark.parametrize("at", [0, 4, 5, 6])
+def test_a_stop_at_max_tokens_is_a_stop(at: int, tiny_target: TinyTarget, stops: Stops) -> None:
+    for k in (0, 4):
+        by_token = answer_to(tiny_target, stops, k, at + 1, stop_token_ids=(stops.tokens[at],))
+        by_string = answer_to(tiny_target, stops, k, at + 1, stop=(stops.pieces[at],))
+        assert by_token.token_ids == by_string.token_ids == stops.tokens[: at + 1]
+        assert by_token.finish_reason == by_string.finish_reason == "stop"
+        assert by_string.text == "".join(stops.pieces[:at])
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 5, 6, 7, 13])
+def test_max_tokens_cuts_an_accepted_run(max_tokens: int, tiny_target: TinyTarget, stops: Stops) -> None:
+    for k in (0, 1, 4, 8):
+        # The start of a stop string at the very end is held back, and must come out when nothing follows.
+        answer = answer_to(tiny_target, stops, k, max_tokens, stop=(stops.pieces[max_tokens - 1] + "never this",))
+        assert answer.token_ids == stops.tokens[:max_tokens]
+        assert answer.text == "".join(stops.pieces[:max_tokens])
+        assert answer.finish_reason == "length"
+        assert answer.last.num_output_tokens == max_tokens
+
+
+def test_the_model_s_end_token_ends_unless_ignored(tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM) -> None:
+    chance = random.Random(0)
+    for _ in range(2000):
+        prompt = tuple(chance.randrange(END) for _ in range(2))
+        tokens = list(greedy(tiny_reference, prompt, 3))
+        if END in tokens:
+            break
+    else:
+        raise AssertionError("no prompt reaches the end token")
+    tokens = list(greedy(tiny_reference, prompt, 8))
+    end = tokens.index(END) + 1
+    for k in (0, 4):
+        bench = tiny_target.bench(tiny_target.config(), FixedK(k), ScriptedDrafter(continuation([(*prompt, *tokens)], VOCAB)))
+        ended = greedy_request("ended", prompt, 8, ignore_eos=False)
+        answers = generate(bench.engine, [ended, greedy_request("ignored", prompt, 8)])
+        assert (answers["ended"].token_ids, answers["ended"].finish_reason) == (tokens[:end], "stop")
+        assert (answers["ignored"].token_ids, answers["ignored"].finish_reason) == (tokens, "length")
+        assert "<eos>" not in answers["ended"].text
+
+
+@pytest.mark.parametrize("k", [0, 3, 8])
+def test_generation_ends_at_max_model_len(k: int, tiny_target: TinyTarget, expected: Greedy) -> None:
+    prompt = PROMPTS[4]
+    config = tiny_target.config(max_model_len=40)
+    bench = tiny_target.bench(config, FixedK(k), scripted(expected, 1.0))
+    answer = generate(bench.engine, [greedy_request("a", prompt, 1000)])["a"]
+    assert answer.token_ids == expected(prompt, 40 - len(prompt))
+    assert answer.finish_reason == "length"
+    assert answer.last.num_prompt_tokens + answer.last.num_output_tokens == 40
+
+
+def test_a_prompt_that_is_too_long_is_refused_and_the_next_one_served(tiny_target: TinyTarget, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(max_model_len=40), FixedK(0))
+    for length in (40, 60):
+        with pytest.raises(RequestError) as error:
+            bench.engine.add_request(greedy_request("long", PROMPTS[-1][:length], 4))
+        assert error.value.message == (
+            f"the prompt has {length} tokens, but this model's maximum context length is 40 tokens, prompt and completion together"
+        )
+        assert (error.value.param, error.value.code) == ("prompt", "context_length_exceeded")
+    assert not bench.engine.has_work
+    longest = PROMPTS[-1][:39]
+    answers = generate(bench.engine, [greedy_request("longest", longest, 4), greedy_request("short", PROMPTS[3], 4)])
+    assert len(answers["longest"].token_ids) == 1
+    assert answers["longest"].finish_reason == "length"
+    assert answers["short"].token_ids == expected(PROMPTS[3], 4)
+
+
+@pytest.mark.parametrize(("prompt", "param"), [((), "prompt"), ((5, VOCAB), "prompt"), ((-1, 5), "prompt")])
+def test_a_prompt_that_the_model_cannot_read_is_refused(
+    prompt: tuple[int, ...], param: str, tiny_target: TinyTarget, expected: Greedy
+) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(0))
+    with pytest.raises(RequestError) as error:
+        bench.engine.add_request(greedy_request("bad", prompt, 4))
+    assert error.value.param == param
+    assert generate(bench.engine, [greedy_request("a", PROMPTS[3], 4)])["a"].token_ids == expected(PROMPTS[3], 4)
+
+
+def test_a_request_id_in_use_is_refused(tiny_target: TinyTarget, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(0))
+    bench.engine.add_request(greedy_request("a", PROMPTS[3], 4))
+    with pytest.raises(RequestError, match="request id 'a' is in use"):
+        bench.engine.add_request(greedy_request("a", PROMPTS[4], 4))
+    answers = {"a": Answer()}
+    run_steps(bench.engine, answers)
+    assert answers["a"].token_ids == expected(PROMPTS[3], 4)
+    assert generate(bench.engine, [greedy_request("a", PROMPTS[4], 4)])["a"].token_ids == expected(PROMPTS[4], 4)
+
+
+def sampled(request_id: str, prompt: tuple[int, ...], seed: int | None, **sampling: object) -> GenerationRequest:
+    fields: dict[str, object] = {"temperature": 0.9, "max_tokens": 24, "ignore_eos": True, "seed": seed}
+    return GenerationRequest(request_id, prompt, SamplingParams(**(fields | sampling)))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 20}, {"top_p": 0.8, "temperature": 1.3}, {"min_p": 0.1}])
+def test_the_same_seed_gives_the_same_text_for_every_k(
+    sampling: dict[str, object], tiny_target: TinyTarget, tiny_head: Path
+) -> None:
+    requests = [sampled(str(seed), PROMPTS[3], seed, **sampling) for seed in range(6)]
+    plain = generate(tiny_target.bench(tiny_target.config(), FixedK(0)).engine, requests)
+    texts = {tuple(answer.token_ids) for answer in plain.values()}
+    assert len(texts) == 6, "seeds differ"
+    known = [(*PROMPTS[3], *tokens) for tokens in texts]
+    for k in (1, 3, 8):
+        for drafting in ({"head": tiny_head}, {"drafter": ScriptedDrafter(continuation(known, VOCAB, 0.7))}):
+            bench = tiny_target.bench(tiny_target.config(), RandomK(k, k) if k == 8 else FixedK(k), **drafting)  # pyright: ignore[reportArgumentType]
+            answers = generate(bench.engine, requests)
+            assert {key: a.token_ids for key, a in answers.items()} == {key: a.token_ids for key, a in plain.items()}
+
+
+def test_requests_without_a_seed_differ(tiny_target: TinyTarget) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(0))
+    answers = generate(bench.engine, [sampled(str(index), PROMPTS[3], None) for index in range(4)])
+    assert len({tuple(answer.token_ids) for answer in answers.values()}) == 4
+
+
+@pytest.mark.parametrize("top_k", [VOCAB, 2**31, 2**70])
+def test_a_top_k_beyond_the_vocabulary_keeps_everything(top_k: int, tiny_target: TinyTarget) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(0))
+    requests = [sampled("a", PROMPTS[3], 5), sampled("b", PROMPTS[3], 5, top_k=top_k), sampled("c", PROMPTS[3], 5, top_k=2)]
+    answers = generate(bench.engine, requests)
+    assert answers["a"].token_ids == answers["b"].token_ids != answers["c"].token_ids
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31, 2**63 - 1, -(2**63), 10**30])
+def test_any_integer_is_a_seed(seed: int, tiny_target: TinyTarget) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(0))
+    answers = generate(bench.engine, [sampled("a", PROMPTS[3], seed), sampled("b", PROMPTS[3], seed), sampled("c", PROMPTS[3], 2)])
+    assert answers["a"].token_ids == answers["b"].token_ids != answers["c"].token_ids
+
+
+def test_warm_up_leaves_no_trace(tiny_target: TinyTarget, tiny_head: Path, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(), FixedK(3), head=tiny_head)
+    before = bench.engine.stats()
+    assert bench.engine.warm_up() > 2
+    assert bench.engine.stats() == before
+    answers = generate(bench.engine, [greedy_request(str(i), prompt, 20) for i, prompt in enumerate(PROMPTS[:4])])
+    assert [answers[str(i)].token_ids for i in range(4)] == [expected(prompt, 20) for prompt in PROMPTS[:4]]
+
+
+def test_stats_follow_the_requests(tiny_target: TinyTarget) -> None:
+    bench = tiny_target.bench(tiny_target.config(max_num_seqs=2), FixedK(0))
+    total = bench.engine.stats().total_blocks
+    for index in range(3):
+        bench.engine.add_request(greedy_request(str(index), PROMPTS[4], 3))
+    assert (bench.engine.stats().running, bench.engine.stats().waiting) == (0, 3)
+    bench.engine.step()
+    stats = bench.engine.stats()
+    assert (stats.running, stats.waiting, stats.steps, stats.generated_tokens) == (2, 1, 1, 2)
+    assert stats.free_blocks == total - 2 * 3
+    assert stats.busy_seconds > 0
+    bench.engine.abort("1")
+    bench.engine.abort("2")
+    bench.engine.abort("unknown")
+    assert (bench.engine.stats().running, bench.engine.stats().waiting) == (1, 0)
+    assert bench.engine.stats().free_blocks == total - 3

@@ -1,0 +1,79 @@
+"""The training-time test must train what inference runs."""
+
+from dataclasses import replace
+
+import torch
+
+from replicas.training.export import export_config, export_tensors
+from replicas.training.shards import pack
+from replicas.training.unroll import unroll
+from tests.replicas.training import tiny
+from tests.replicas.training.reference_draft import ReferenceHead
+
+
+def reference(head, vocab, embedding):
+    """The reference with the head's weights as they are trained, not rounded to fp16."""
+    tensors = {name: value.detach() for name, value in head.state_dict().items() if name != "tap_scale"}
+    tensors["fc.weight"] = tensors["fc.weight"] / head.tap_scale
+    return ReferenceHead({**tensors, "d2t": vocab.d2t}, export_config(tiny.hf_config(), vocab, (2, 3, 3)), embedding)
+
+
+def test_every_unrolled_step_equals_the_step_by_step_draft():
+    # In float64, so that the bound tests the masks and not the order of additions.
+    vocab, head, embedding = tiny.some_vocab(16), tiny.random_head(16).double(), tiny.embedding().double()
+    conversations = [tiny.conversation(14, 5, 1), tiny.conversation(9, 3, 2), tiny.conversation(11, 4, 3)]
+    batch = pack(conversations, tiny.HIDDEN)
+    batch = replace(batch, taps=batch.taps.double())
+    naive = reference(head, vocab, embedding)
+    origins = [(c, p) for c in conversations for p in range(len(c.tokens) - 1)]
+    checked = [0] * 4
+    for index, step in enumerate(unroll(head, embedding, vocab.draft_ids, batch, 4, hits_only=False)):
+        for row, logits in zip(step.chains.tolist(), step.logits, strict=True):
+            conversation, start = origins[row]
+            tokens = conversation.tokens.tolist()
+            taps = conversation.states[: start + 1, : 3 * tiny.HIDDEN]
+            expected = naive.draft_logits(taps, tokens[: start + 2], index + 1, forced=tokens[start + 2 :] + [0])
+            torch.testing.assert_close(logits, expected[index], atol=1e-5, rtol=1e-5)
+            checked[index] += 1
+    # Step s of a chain needs s + 2 more tokens: each conversation loses one chain a step.
+    assert checked == [8 + 5 + 6, 7 + 4 + 5, 6 + 3 + 4, 5 + 2 + 3]
+
+
+def test_with_hits_only_a_chain_ends_at_its_first_wrong_draft():
+    vocab, head = tiny.some_vocab(16), tiny.random_head(16)
+    conversation = tiny.conversation(30, 4, 5)
+    naive = reference(head, vocab, tiny.embedding())
+    tokens = conversation.tokens.clone()
+    # The chain from position 10 is made right twice; its third draft is made wrong.
+    taps = conversation.states[:11, : 3 * tiny.HIDDEN]
+    drafted = naive.draft(taps, tokens[:12].tolist(), 3)
+    tokens[12], tokens[13] = drafted[0], drafted[1]
+    tokens[14] = (drafted[2] + 1) % tiny.VOCAB
+    batch = pack([type(conversation)(tokens, conversation.states, 4)], tiny.HIDDEN)
+    steps = list(unroll(head, tiny.embedding(), vocab.draft_ids, batch, 5, hits_only=True))
+    hits = [dict(zip(s.chains.tolist(), s.hits.tolist(), strict=True)).get(10) for s in steps]
+    assert hits[:3] == [True, True, False]
+    assert all(hit is None for hit in hits[3:])
+
+
+def test_conversations_of_one_batch_do_not_see_each_other():
+    vocab, head = tiny.some_vocab(16), tiny.random_head(16)
+    first, second = tiny.conversation(12, 4, 1), tiny.conversation(10, 3, 2)
+
+    def logits(*conversations):
+        batch = pack(list(conversations), tiny.HIDDEN)
+        return [s.logits for s in unroll(head, tiny.embedding(), vocab.draft_ids, batch, 3, hits_only=False)]
+
+    together, alone = logits(first, second), logits(second)
+    for both, one in zip(together, alone, strict=True):
+        torch.testing.assert_close(both[-len(one) :], one, atol=1e-5, rtol=1e-5)
+
+
+def test_the_exported_checkpoint_drafts_as_the_module_does():
+    vocab, head = tiny.some_vocab(16), tiny.random_head(16)
+    conversation = tiny.conversation(12, 4, 1)
+    tensors = export_tensors(head, vocab)
+    naive = ReferenceHead(tensors, export_config(tiny.hf_config(), vocab, (2, 3, 3)), tiny.embedding())
+    [step] = unroll(head, tiny.embedding(), vocab.draft_ids, pack([conversation], tiny.HIDDEN), 1, hits_only=False)
+    expected = naive.draft_logits(conversation.states[:6, : 3 * tiny.HIDDEN], conversation.tokens[:7].tolist(), 1)
+    torch.testing.assert_close(step.logits[2], expected[0], atol=0.05, rtol=0.01)

@@ -1,0 +1,128 @@
+"""An engine without a model, and a client that reaches a replica in the same process."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from replicas.config import EngineConfig
+from replicas.errors import EngineDeadError, RequestError
+from replicas.request import Acceptance, GenerationRequest, RequestOutput
+from replicas.scheduling.k_policy import KPolicy
+from serve_app.generation import Delta, GenerationJob
+from serve_app.replica_deployment import ModelReplica
+from serve_app.settings import ModelSettings
+
+
+@dataclass(frozen=True)
+class FakeStats:
+    running: int
+    free_blocks: int
+
+
+class ByteCodec:
+    """A token a byte."""
+
+    vocab_size = 256
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
+
+
+class FakeEngine:
+    """Says `pieces`, one a step, each of them one accepted and one more token. None waits until it is aborted."""
+
+    codec = ByteCodec()
+
+    def __init__(self, config: EngineConfig, k_policy: KPolicy, pieces: Sequence[str | Exception | None]) -> None:
+        self.config, self.k_policy = config, k_policy
+        self._pieces = pieces
+        self.requests: list[GenerationRequest] = []
+        self.running = 0
+        self.dead = False
+        self.was_shut_down = False
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
+        self.check_health()
+        self.requests.append(request)
+        count = len(request.prompt_token_ids)
+        if count >= self.config.max_model_len:
+            raise RequestError(
+                f"{count} tokens, limit {self.config.max_model_len}", "prompt", "context_length_exceeded"
+            )
+        self.running += 1
+        try:
+            for step, piece in enumerate(self._pieces):
+                if piece is None:
+                    await asyncio.Event().wait()
+                if isinstance(piece, Exception):
+                    raise piece
+                yield RequestOutput(
+                    request_id=request.request_id,
+                    token_ids=(1, 2),
+                    text=piece or "",
+                    num_prompt_tokens=count,
+                    num_output_tokens=2 * (step + 1),
+                    acceptance=Acceptance(steps=step + 1, drafted=3 * (step + 1), accepted=step + 1),
+                    finish_reason="stop" if step == len(self._pieces) - 1 else None,
+                )
+        finally:
+            self.running -= 1
+
+    def check_health(self) -> None:
+        if self.dead:
+            raise EngineDeadError("the step failed: secret detail")
+
+    def stats(self) -> FakeStats:
+        return FakeStats(self.running, 100 - self.running)
+
+    def shutdown(self) -> None:
+        self.was_shut_down = True
+
+
+class LocalStream:
+    """Behaves as Serve's response generator: after `cancel` the next item raises."""
+
+    def __init__(self, generator: AsyncGenerator[Delta, None]) -> None:
+        self._generator = generator
+        self._next: asyncio.Future[Delta] | None = None
+
+    def __aiter__(self) -> "LocalStream":
+        return self
+
+    async def __anext__(self) -> Delta:
+        self._next = asyncio.ensure_future(self._generator.__anext__())
+        return await self._next
+
+    def cancel(self) -> None:
+        if self._next is not None and not self._next.done():
+            self._next.cancel()
+        else:
+            # As a cancelled call of Serve does: the generator is closed wherever it is suspended.
+            self.closing = asyncio.ensure_future(self._generator.aclose())
+
+
+class LocalClient:
+    """A ModelClient over a replica in this process."""
+
+    def __init__(self, settings: ModelSettings, pieces: Sequence[str | Exception | None]) -> None:
+        self.engines: list[FakeEngine] = []
+
+        def build(config: EngineConfig, k_policy: KPolicy) -> FakeEngine:
+            self.engines.append(FakeEngine(config, k_policy, pieces))
+            return self.engines[-1]
+
+        self.replica = ModelReplica(settings, build)
+
+    @property
+    def engine(self) -> FakeEngine:
+        return self.engines[0]
+
+    def generate(self, job: GenerationJob) -> LocalStream:
+        return LocalStream(self.replica.generate(job))
+
+    def stats(self) -> Awaitable[dict[str, float]]:
+        return self.replica.stats()

@@ -1,0 +1,79 @@
+"""The args of the YAML."""
+
+from typing import Any
+
+import pytest
+
+from replicas.config import EngineConfig
+from replicas.errors import ConfigError
+from serve_app.settings import AppSettings
+
+SPECULATIVE = {"method": "eagle3", "model": "drafter", "num_speculative_tokens": 3}
+
+
+def args(**changes: Any) -> dict[str, Any]:
+    model = {"id": "small", "model": "target", "speculative_config": SPECULATIVE}
+    return {"models": [model | changes]}
+
+
+def refused(data: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        AppSettings.model_validate(data)
+    return str(caught.value).splitlines()
+
+
+def test_a_model_is_its_engine_and_its_deployment() -> None:
+    [model] = AppSettings.model_validate(args(max_num_seqs=4, id="org/small")).models
+    assert model.engine == EngineConfig.model_validate(
+        {"model": "target", "max_num_seqs": 4, "speculative_config": SPECULATIVE}
+    )
+    assert model.deployment_name == "org--small"
+    assert model.num_ongoing_requests == 8
+    assert model.resources.ray_actor_options() == {"num_cpus": 1, "resources": {}}
+    assert model.autoscaling.max_replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (
+            args(speculative_config=SPECULATIVE | {"num_spec_tokens": 3}),
+            "models[0].speculative_config.num_spec_tokens: unknown key; allowed: method, model, num_speculative_tokens",
+        ),
+        (args(max_num_seqs=0), "models[0].max_num_seqs: got 0; it should be greater than or equal to 1"),
+        (args(dtype="int4"), "models[0].dtype: got 'int4'; it should be 'float16' or 'float32'"),
+        (
+            args(autoscaling={"min_replicas": 2}),
+            "models[0].autoscaling: min_replicas is 2; allowed: at most max_replicas, 1",
+        ),
+        (
+            args(autoscaling={"initial_replicas": 3, "max_replicas": 2}),
+            "models[0].autoscaling: initial_replicas is 3; allowed: min_replicas to max_replicas, 1 to 2",
+        ),
+        (
+            args(resources={"cpus": 1}),
+            "models[0].resources.cpus: unknown key; allowed: num_cpus, memory, custom",
+        ),
+        ({"models": [{"id": "small"}]}, "models[0].model: required, but absent"),
+        (
+            {"models": [*args()["models"], *args()["models"]]},
+            "models[1].id: 'small' is taken by models[0]; allowed: distinct ids",
+        ),
+        (
+            {"models": args(id="Ingress")["models"]},
+            "models[0].id: 'Ingress' is taken by the ingress; allowed: distinct ids",
+        ),
+    ],
+)
+def test_a_problem_is_one_sentence_with_its_path(data: Any, line: str) -> None:
+    assert refused(data) == [line]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    lines = refused(args(max_num_seqs=0, kv_dtype="fp8") | {"modles": []})
+    assert [line.split(":")[0] for line in lines] == ["models[0].max_num_seqs", "models[0].kv_dtype", "modles"]
+
+
+@pytest.mark.parametrize("data", [None, [], "models", {"models": []}, {"models": "x"}])
+def test_what_is_no_settings_at_all_is_a_config_error_too(data: Any) -> None:
+    assert len(refused(data)) == 1
