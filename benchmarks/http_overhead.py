@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -33,7 +33,7 @@ START_LIMIT_S = 300.0
 
 
 @contextmanager
-def server(command: str | None) -> Iterator[None]:
+def server(command: str | None) -> Generator[None]:
     """Run `command` in a process group of its own, and end all of it afterwards; None: somebody else's server."""
     if command is None:
         yield

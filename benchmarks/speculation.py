@@ -1,6 +1,6 @@
 """Does speculation pay? Every K against K=0, and K=0 against transformers, paired and interleaved at batch 1.
 
-    python -m benchmarks.speculation configs/eagle3.yaml --k 0 2 3 4 --prompts FILE --tokens 128 [--transformers]
+python -m benchmarks.speculation configs/eagle3.yaml --k 0 2 3 4 --prompts FILE --tokens 128 [--transformers]
 """
 
 import argparse
@@ -45,7 +45,13 @@ class Mode:
 
 
 def measure(
-    config: EngineConfig, ks: list[int], prompts_file: Path, limit: int | None, tokens: int, temperature: float, peer: bool
+    config: EngineConfig,
+    ks: list[int],
+    prompts_file: Path,
+    limit: int | None,
+    tokens: int,
+    temperature: float,
+    peer: bool,
 ) -> tuple[list[Mode], list[Answer]]:
     """Answer every prompt at every K (and by transformers), in a fresh random order for each prompt."""
     policy = ChosenK()
@@ -76,7 +82,7 @@ def report(modes: list[Mode], peer: list[Answer]) -> str:
     base_tpot = [a.answer.tpot for a in base.answers]
     base_end = [a.answer.seconds_per_token for a in base.answers]
     lines = [
-        "| mode | TPOT ms | TPOT speed-up | end-to-end speed-up | mean acceptance length | acceptance by position | matched |",
+        "| mode | TPOT ms | TPOT speed-up | end-to-end speed-up | mean acceptance length | by position | matched |",
         "|---|---|---|---|---|---|---|",
     ]
     for mode in modes:
@@ -86,7 +92,8 @@ def report(modes: list[Mode], peer: list[Answer]) -> str:
         positions = " ".join(f"{share:.2f}" for share in mode.acceptance_by_position)
         lines.append(
             f"| K={mode.k} | {1e3 * median(tpot):.1f} | {median_ratio(base_tpot, tpot):.2f} "
-            f"| {median_ratio(base_end, end):.2f} | {mode.mean_acceptance_length:.2f} | {positions} | {same}/{len(end)} |"
+            f"| {median_ratio(base_end, end):.2f} | {mode.mean_acceptance_length:.2f} | {positions} "
+            f"| {same}/{len(end)} |"
         )
     if peer:
         tpot = [a.tpot for a in peer]

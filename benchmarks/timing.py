@@ -38,7 +38,11 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float:
 def provenance() -> dict[str, str]:
     """Commit, machine, versions and command of this run."""
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+        ["git", "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
     ).stdout.strip()
     names = ("torch", "transformers", "ray")
     return {

@@ -63,7 +63,7 @@ class Engine:
         self._busy_seconds = 0.0
 
     def add_request(self, request: GenerationRequest) -> None:
-        """Queue `request`. Raises RequestError: its id is in use, or its prompt is empty, too long or holds unknown tokens."""
+        """Queue `request`. Raises RequestError: id in use; prompt empty, too long or with unknown tokens."""
         if request.request_id in self._scheduler:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         limit, count = self.config.max_model_len, len(request.prompt_token_ids)
@@ -78,7 +78,9 @@ class Engine:
             )
         wrong = next((token for token in request.prompt_token_ids if not 0 <= token < self._vocab_size), None)
         if wrong is not None:
-            raise RequestError(f"the prompt holds token {wrong}; this model's tokens are 0 to {self._vocab_size - 1}", "prompt")
+            raise RequestError(
+                f"the prompt holds token {wrong}; this model's tokens are 0 to {self._vocab_size - 1}", "prompt"
+            )
         sampling = request.sampling
         # A top_k that keeps all tokens is none; as such it needs no filter and fits the device's int32.
         top_k = sampling.top_k if sampling.top_k < self._vocab_size else 0

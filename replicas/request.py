@@ -38,7 +38,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """How speculation went for one request so far. A step is one decode step: the one that ends a prefill drafts nothing."""
+    """How speculation went for one request. A step is one decode step; the one that ends a prefill drafts nothing."""
 
     steps: int = 0
     drafted: int = 0

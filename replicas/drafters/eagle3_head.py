@@ -23,13 +23,17 @@ class Eagle3Head:
     state itself, before its norm. The state before the last norm is what the next draft step takes as its state.
     """
 
-    def __init__(self, folder: Path, target: ModelConfig, embedding: Tensor, backend: DeviceBackend, max_model_len: int) -> None:
+    def __init__(
+        self, folder: Path, target: ModelConfig, embedding: Tensor, backend: DeviceBackend, max_model_len: int
+    ) -> None:
         hf_config = read_hf_config(folder)
         self.config = config = model_config(hf_config)
         self.tapped_layers = tapped_layers(folder, hf_config, target)
         hidden, mlp, vocab = config.hidden_size, config.intermediate_size, target.vocab_size
         if hidden != target.hidden_size:
-            raise CheckpointError(f"{folder}/config.json: hidden_size is {hidden}, but the target's is {target.hidden_size}")
+            raise CheckpointError(
+                f"{folder}/config.json: hidden_size is {hidden}, but the target's is {target.hidden_size}"
+            )
         heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         draft_vocab = int(getattr(hf_config, "draft_vocab_size", None) or vocab)
         with Checkpoint(folder) as checkpoint:
@@ -64,7 +68,7 @@ class Eagle3Head:
         return self._fc(hidden_states)
 
     def forward(self, token_ids: Tensor, states: Tensor, attention: AttentionInputs, cache: PagedCache) -> Tensor:
-        """New states [rows, hidden] from `token_ids` [rows] and the `states` [rows, hidden] of the tokens before them."""
+        """New states [rows, hidden] from `token_ids` [rows] and the `states` [rows, hidden] of the tokens before."""
         embedded = functional.embedding(token_ids, self._embedding)
         embedded = rms_norm(embedded, self._embedding_norm, self._epsilon)
         normed = rms_norm(states, self._hidden_norm, self._epsilon)
@@ -88,7 +92,7 @@ def target_ids_of_drafts(checkpoint: Checkpoint, draft_vocab: int, vocab: int) -
         ids = ids + checkpoint.tensor("d2t", draft_vocab)
     elif draft_vocab != vocab:
         raise CheckpointError(
-            f"{checkpoint.folder} drafts from {draft_vocab} of {vocab} tokens (draft_vocab_size) but has no tensor 'd2t'"
+            f"{checkpoint.folder} drafts {draft_vocab} of {vocab} tokens (draft_vocab_size) but has no tensor 'd2t'"
         )
     if int(ids.min()) < 0 or int(ids.max()) >= vocab:
         raise CheckpointError(f"{checkpoint.folder}: tensor 'd2t' maps outside the target's {vocab} tokens")

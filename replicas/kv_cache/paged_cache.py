@@ -51,7 +51,7 @@ class PagedCache:
         self._layers[layer].index_put_((slots,), keys_values)
 
     def read(self, layer: int, block_tables: Tensor, view: CacheView | None) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [batch, kv_heads, length, head_dim], of the blocks in `block_tables` [batch, blocks]."""
+        """Keys and values [batch, kv_heads, length, head_dim] each, of the blocks in `block_tables` [batch, blocks]."""
         batch, blocks = block_tables.shape
         length = blocks * self.block_size
         if view is not None:
@@ -62,11 +62,13 @@ class PagedCache:
                 self._layers[layer].storage_offset() + view.first_slot * row,
             )
         else:
-            # The same buffer for every layer and step of a shape: a fresh one costs page faults, several times the copy.
+            # One buffer for all layers and steps of a shape: a fresh one costs page faults, several times the copy.
             flat_blocks = self._layers[layer].view(self.num_blocks, -1)
             workspace = self._workspaces.get(batch * blocks)
             if workspace is None:
-                workspace = self._workspaces[batch * blocks] = flat_blocks.new_empty(batch * blocks, flat_blocks.shape[1])
+                workspace = self._workspaces[batch * blocks] = flat_blocks.new_empty(
+                    batch * blocks, flat_blocks.shape[1]
+                )
             torch.index_select(flat_blocks, 0, block_tables.flatten(), out=workspace)
             both = workspace.view(batch, length, 2 * self.num_kv_heads, self.head_dim)
         both = both.transpose(1, 2)
@@ -74,7 +76,7 @@ class PagedCache:
 
 
 def slots_of(positions: Tensor, block_tables: Tensor, block_size: int) -> Tensor:
-    """Slots [batch * tokens] of `positions` [batch, tokens]; a position below 0 or past the table goes to the null block.
+    """Slots [batch * tokens] of `positions` [batch, tokens]; those below 0 or past the table go to the null block.
 
     slot = block_table[position // block_size] * block_size + position % block_size (first seed, "KV Cache Sharing").
     """

@@ -40,7 +40,9 @@ class Checkpoint(Mapping[str, Tensor]):
             held = set(self._open(name).keys())
             missing = sorted(tensor for tensor, file in weight_map.items() if file == name and tensor not in held)
             if missing:
-                raise CheckpointError(f"{self.folder / name} lacks tensor {missing[0]!r}, which {INDEX_FILE} places there")
+                raise CheckpointError(
+                    f"{self.folder / name} lacks tensor {missing[0]!r}, which {INDEX_FILE} places there"
+                )
         self._file_of = weight_map
 
     def _open(self, name: str) -> Any:
@@ -72,7 +74,9 @@ class Checkpoint(Mapping[str, Tensor]):
         """Tensor `name`, which must have `shape`. Raises CheckpointError otherwise."""
         value = self[name]
         if tuple(value.shape) != shape:
-            raise CheckpointError(f"{self.folder}: tensor {name!r} has shape {tuple(value.shape)}, config.json asks for {shape}")
+            raise CheckpointError(
+                f"{self.folder}: tensor {name!r} has shape {tuple(value.shape)}, config.json asks for {shape}"
+            )
         return value
 
     def optional(self, name: str, *shape: int) -> Tensor | None:

@@ -72,7 +72,9 @@ def rotate(heads: Tensor, attention: AttentionInputs) -> Tensor:
 
 
 def paged_attention(heads: Tensor, layer: int, cache: PagedCache, attention: AttentionInputs) -> Tensor:
-    """Write the rows' keys and values, attend over the blocks; [rows, heads + 2 * kv_heads, head_dim] -> [rows, heads * head_dim].
+    """Write the rows' keys and values, attend over the blocks.
+
+    [rows, heads + 2 * kv_heads, head_dim] -> [rows, heads * head_dim].
 
     The query heads of one KV head are folded into its rows, so that keys and values are never repeated.
     """

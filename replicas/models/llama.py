@@ -35,7 +35,9 @@ class LlamaModel:
         vocab, hidden = config.vocab_size, config.hidden_size
         embedding = checkpoint.tensor("model.embed_tokens.weight", vocab, hidden)
         self.embedding = backend.place(embedding)
-        self._layers = [self._load_layer(checkpoint, backend, f"model.layers.{index}.") for index in range(config.num_layers)]
+        self._layers = [
+            self._load_layer(checkpoint, backend, f"model.layers.{index}.") for index in range(config.num_layers)
+        ]
         self._norm = backend.place(checkpoint.tensor("model.norm.weight", hidden))
         head = embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight", vocab, hidden)
         self._head = backend.linear(head)
@@ -89,4 +91,3 @@ class LlamaModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary scores [rows, vocab] of normed hidden states [rows, hidden]."""
         return self._head(hidden)
-

@@ -61,7 +61,9 @@ def model_config(hf_config: PreTrainedConfig) -> ModelConfig:
     heads = int(field("num_attention_heads"))
     kv_heads = int(field("num_key_value_heads", heads))
     if heads % kv_heads:
-        raise CheckpointError(f"config.json: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
+        raise CheckpointError(
+            f"config.json: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+        )
     eos = field("eos_token_id", ())
     inverse_frequencies, scaling = rope_frequencies(hf_config)
     return ModelConfig(

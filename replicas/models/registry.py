@@ -45,7 +45,8 @@ def target_config(folder: Path) -> ModelConfig:
     config = model_config(read_hf_config(folder))
     if config.architecture not in TARGETS:
         raise CheckpointError(
-            f"{folder}/config.json: architecture {config.architecture!r} is not supported; supported: {', '.join(sorted(TARGETS))}"
+            f"{folder}/config.json: architecture {config.architecture!r} is not supported; "
+            f"supported: {', '.join(sorted(TARGETS))}"
         )
     return config
 

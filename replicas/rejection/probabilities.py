@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and min-p without a sort: thresholds found by bisection, so a static graph can hold them."""
+"""Temperature, top-k, top-p and min-p without a sort: thresholds by bisection, which a static graph can hold."""
 
 import torch
 from torch import Tensor

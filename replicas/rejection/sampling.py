@@ -30,7 +30,7 @@ class SamplingInputs:
 
 
 def choose(logits: Tensor, positions: Tensor, sampling: SamplingInputs | None) -> Tensor:
-    """Tokens [batch, choices] int32 from `logits` [batch * choices, vocab]; `positions` [batch, choices] are the tokens' own.
+    """Tokens [batch, choices] int32 from `logits` [batch * choices, vocab]; `positions` [batch, choices] are theirs.
 
     `sampling` None means that every sequence is greedy.
     """

@@ -34,7 +34,9 @@ class BatchInputs:
     view: CacheView | None
 
 
-def pack(batch: BatchPlan, buckets: ShapeBuckets, block_size: int, num_slots: int, attends_in_place: bool) -> BatchInputs:
+def pack(
+    batch: BatchPlan, buckets: ShapeBuckets, block_size: int, num_slots: int, attends_in_place: bool
+) -> BatchInputs:
     """Tensors of `batch`, padded to its bucket. A lone sequence in neighbouring blocks is attended in place."""
     parts = batch.sequences
     rows = buckets.batch_size(len(parts))

@@ -16,7 +16,12 @@ class ModelRunner:
     """One target and perhaps one drafter on one device."""
 
     def __init__(
-        self, target: TargetModel, cache: PagedCache, drafter: Drafter | None, buckets: ShapeBuckets, backend: DeviceBackend
+        self,
+        target: TargetModel,
+        cache: PagedCache,
+        drafter: Drafter | None,
+        buckets: ShapeBuckets,
+        backend: DeviceBackend,
     ) -> None:
         self._target = target
         self._cache = cache

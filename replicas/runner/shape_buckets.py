@@ -43,7 +43,7 @@ class ShapeBuckets:
 
 
 def _steps(smallest: int, largest: int) -> list[int]:
-    """smallest * (1, 2, 3, 4, 6, 8, 12, ...) below `largest`, then `largest`."""
+    """Smallest * (1, 2, 3, 4, 6, 8, 12, ...) below `largest`, then `largest`."""
     steps: list[int] = []
     power = 1
     while smallest * power < largest:

@@ -44,7 +44,7 @@ class DraftVocab:
 
 
 def most_frequent(conversations: Sequence[Conversation], size: int, vocab_size: int) -> DraftVocab:
-    """The `size` tokens seen most often; answers count fully, users' turns a little, low ids (common merges) break ties."""
+    """The `size` tokens seen most often; answers count fully, users' turns a little, low ids break ties."""
     counts = torch.zeros(vocab_size, dtype=torch.float64)
     for conversation in conversations:
         counts += 0.9 * torch.bincount(conversation.tokens[conversation.answer_start :], minlength=vocab_size)

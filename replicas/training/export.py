@@ -23,7 +23,9 @@ def export_tensors(head: DraftHead, vocab: DraftVocab) -> dict[str, Tensor]:
     halves = {name: value.half().contiguous() for name, value in weights.items()}
     for name, value in halves.items():
         if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"tensor {name!r} does not fit fp16: its largest value is {float(weights[name].abs().max()):g}")
+            raise ValueError(
+                f"tensor {name!r} does not fit fp16: its largest value is {float(weights[name].abs().max()):g}"
+            )
     return {"d2t": vocab.d2t, "t2d": vocab.t2d, **halves}
 
 

@@ -58,9 +58,11 @@ class SelfPlay:
         )
         before, after = str(probe).split("\x00")
         self.prefix: list[int] = tokenizer.encode(before, add_special_tokens=False)
-        self.turn_end = int(tokenizer.eos_token_id)
+        self.turn_end = tokenizer.convert_tokens_to_ids(str(tokenizer.eos_token))
         self.to_answer: list[int] = tokenizer.encode(after, add_special_tokens=False)
-        lines = [line.replace("\\n", "\n") for line in OPENINGS.read_text().splitlines() if line and not line.startswith("#")]
+        lines = [
+            line.replace("\\n", "\n") for line in OPENINGS.read_text().splitlines() if line and not line.startswith("#")
+        ]
         self.openings: list[list[int]] = [tokenizer.encode(line, add_special_tokens=False) for line in lines]
         config, blocks = model.config, MAX_LENGTH // BLOCK_SIZE
         self.cache = PagedCache(config.num_layers, 1 + batch * blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
@@ -135,7 +137,10 @@ def write_shard(path: Path, conversations: list[Conversation], prefix_states: Te
 
     The last token of a conversation was never run: its state is zero.
     """
-    states = [torch.cat([prefix_states, *(s[None] for s in c.states), torch.zeros_like(prefix_states[:1])]) for c in conversations]
+    states = [
+        torch.cat([prefix_states, *(s[None] for s in c.states), torch.zeros_like(prefix_states[:1])])
+        for c in conversations
+    ]
     save_file(
         {
             "tokens": torch.tensor([token for c in conversations for token in c.token_ids], dtype=torch.int32),
@@ -160,7 +165,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--dtype", choices=("float16", "bfloat16", "float32"), default="float16", help="of the products")
+    parser.add_argument(
+        "--dtype", choices=("float16", "bfloat16", "float32"), default="float16", help="of the products"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()

@@ -51,7 +51,10 @@ class HeadLayer(nn.Module):
 
 
 class DraftHead(nn.Module):
-    """The head in pieces; who attends to what is the caller's (`unroll` in training). All rows are float32."""
+    """The head in pieces; who attends to what is the caller's (`unroll` in training).
+
+    All rows are float32; under autocast only the products round, so that residuals and losses keep their precision.
+    """
 
     tap_scale: Tensor
 
@@ -69,7 +72,7 @@ class DraftHead(nn.Module):
 
     def fuse(self, taps: Tensor) -> Tensor:
         """Target states [rows, 3 * hidden] -> hidden states [rows, hidden] of the first draft step."""
-        return self.fc(taps / self.tap_scale)
+        return self.fc(taps / self.tap_scale).float()
 
     def mix(self, embeddings: Tensor, hidden: Tensor) -> Tensor:
         """What attention reads, [rows, 2 * hidden]: the next token's embedding beside the hidden state, each normed."""
@@ -94,7 +97,7 @@ class DraftHead(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores [rows, draft vocabulary]."""
-        return self.lm_head(self.norm(hidden))
+        return self.lm_head(self.norm(hidden)).float()
 
     def _rotate(self, projected: Tensor, positions: Tensor) -> Tensor:
         heads = projected.view(projected.shape[0], -1, self.config.head_dim)

@@ -36,7 +36,9 @@ class LinearFit:
     """[hidden, hidden]: Cholesky factor of the embeddings' second moments."""
 
 
-def fit_next_state(conversations: Sequence[Conversation], embedding: Tensor, config: ModelConfig, max_rows: int) -> LinearFit:
+def fit_next_state(
+    conversations: Sequence[Conversation], embedding: Tensor, config: ModelConfig, max_rows: int
+) -> LinearFit:
     """Ridge regression over at most `max_rows` rows. First tokens are left out: their states are attention sinks."""
     gram: Tensor | None = None
     scale: Tensor | None = None
@@ -53,10 +55,13 @@ def fit_next_state(conversations: Sequence[Conversation], embedding: Tensor, con
         rows += len(row)
         if rows >= max_rows:
             break
-    assert gram is not None and scale is not None
+    assert gram is not None
+    assert scale is not None
     gram = gram.double() / rows
     inputs = len(scale) + config.hidden_size
-    normal = gram[:inputs, :inputs] + RIDGE * gram[:inputs, :inputs].diagonal().mean() * torch.eye(inputs, dtype=gram.dtype)
+    normal = gram[:inputs, :inputs] + RIDGE * gram[:inputs, :inputs].diagonal().mean() * torch.eye(
+        inputs, dtype=gram.dtype
+    )
     solution = torch.linalg.solve(normal, gram[:inputs, inputs:]).T
     root = torch.linalg.cholesky(normal[len(scale) :, len(scale) :])
     return LinearFit(scale, solution[:, : len(scale)].float(), solution[:, len(scale) :].float(), root.float())
@@ -64,7 +69,13 @@ def fit_next_state(conversations: Sequence[Conversation], embedding: Tensor, con
 
 @torch.no_grad()
 def initialise(
-    head: DraftHead, fit: LinearFit, target: Checkpoint, target_ids: Tensor, embedding: Tensor, state_scale: float, seed: int
+    head: DraftHead,
+    fit: LinearFit,
+    target: Checkpoint,
+    target_ids: Tensor,
+    embedding: Tensor,
+    state_scale: float,
+    seed: int,
 ) -> None:
     """Fill `head`. `state_scale` is the root mean square of the target's final states."""
     config, attention, mlp = head.config, head.midlayer.self_attn, head.midlayer.mlp

@@ -29,7 +29,7 @@ class Acceptance:
 def accepted_counts(
     head: DraftHead, embedding: Tensor, draft_ids: Tensor, batch: PackedBatch, max_drafts: int
 ) -> tuple[Tensor, Tensor]:
-    """([chains] drafts accepted from each chain's start, [chains] drafts that could be checked), both up to `max_drafts`."""
+    """Drafts accepted from each chain's start [chains] and drafts that could be checked [chains], to `max_drafts`."""
     accepted = torch.zeros(int(batch.bounds[-1]), dtype=torch.int64)
     for step in unroll(head, embedding, draft_ids, batch, max_drafts, hits_only=True):
         accepted[step.chains[step.hits]] += 1

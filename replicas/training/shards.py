@@ -24,7 +24,7 @@ class Conversation:
 
     @property
     def num_drafts(self) -> int:
-        """Positions from which a first draft token can be checked: the drafter starts once the target's first is known."""
+        """Positions whose first draft token can be checked: the drafter starts once the target's first is known."""
         return max(0, len(self.tokens) - 1 - self.answer_start)
 
 
@@ -56,7 +56,9 @@ class ShardReader:
         self._read: set[Path] = set()
         self.refresh()
         if not self.conversations:
-            raise CheckpointError(f"{folder} holds no shard-*.safetensors with conversations; run replicas.training.generate")
+            raise CheckpointError(
+                f"{folder} holds no shard-*.safetensors with conversations; run replicas.training.generate"
+            )
 
     def refresh(self) -> None:
         """Append the conversations of new shards, in the order of the shards' names."""

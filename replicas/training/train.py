@@ -56,6 +56,8 @@ class TrainOptions:
     clip: float = 1.0
     hold_out_every: int = 33
     """One conversation of so many is held out."""
+    product_dtype: str = "bfloat16"
+    """Of the matrix products; the weights themselves stay float32."""
     fit_rows: int = 40_000
     """Rows of the closed-form start."""
     seed: int = 0
@@ -118,7 +120,11 @@ class Trainer:
         rate = learning_rate(self.progress.seconds / 60 / self.options.minutes, self.options)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss, first = unrolled_loss(self.head, self.embedding, self.labels_head, self.draft_ids, batch, self.options)
+        dtype = getattr(torch, self.options.product_dtype)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss, first = unrolled_loss(
+                self.head, self.embedding, self.labels_head, self.draft_ids, batch, self.options
+            )
         self.optimizer.zero_grad()
         loss.backward()
         clip_grad_norm_(self.head.parameters(), self.options.clip)
@@ -169,7 +175,12 @@ def learning_rate(spent: float, options: TrainOptions) -> float:
 
 
 def unrolled_loss(
-    head: DraftHead, embedding: Tensor, labels_head: Tensor, draft_ids: Tensor, batch: PackedBatch, options: TrainOptions
+    head: DraftHead,
+    embedding: Tensor,
+    labels_head: Tensor,
+    draft_ids: Tensor,
+    batch: PackedBatch,
+    options: TrainOptions,
 ) -> tuple[Tensor, float]:
     """(loss to minimise, mean loss of the first draft step).
 
@@ -222,14 +233,20 @@ def provenance(trainer: Trainer, acceptance: Acceptance, finished: bool) -> dict
             "batches": progress.batches,
             "whole_epochs": progress.epochs,
             "draft_positions": progress.drafts,
-            "first_step_loss": [[batches, round(loss, 3)] for batches, loss in progress.losses[:: len(progress.losses) // 30 + 1]],
+            "first_step_loss": [
+                [batches, round(loss, 3)] for batches, loss in progress.losses[:: len(progress.losses) // 30 + 1]
+            ],
         },
         "held_out_greedy_acceptance": {
             "per_draft_position": [round(share, 4) for share in acceptance.per_position],
             "mean_acceptance_length_at_k": [round(length, 3) for length in acceptance.mean_acceptance_length],
             "draft_positions": acceptance.first_drafts,
         },
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
     }
 
 
@@ -276,7 +293,12 @@ def main() -> None:
                 exported = progress.seconds
                 trainer.save(checkpoint)
                 acceptance = trainer.measure(held_out)
-                write_head(args.out, export_tensors(trainer.head, trainer.vocab), config, provenance(trainer, acceptance, finished))
+                write_head(
+                    args.out,
+                    export_tensors(trainer.head, trainer.vocab),
+                    config,
+                    provenance(trainer, acceptance, finished),
+                )
                 bar.write(f"batch {progress.batches}: {acceptance}")
             if finished:
                 return

@@ -5,6 +5,7 @@ state of step s - 1, and attends to the true-feature keys up to its start q and 
 just as at inference, where later drafts see the head's own states. Chains do not see each other.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,7 +52,10 @@ def unroll(
         if step:
             mixed = head.mix(embedding[batch.next_tokens[chains + step]], hidden)
             new_keys, new_values = head.keys_values(mixed, positions)
-            own_keys, own_values = torch.cat([own_keys, new_keys[:, None]], 1), torch.cat([own_values, new_values[:, None]], 1)
+            own_keys, own_values = (
+                torch.cat([own_keys, new_keys[:, None]], 1),
+                torch.cat([own_values, new_values[:, None]], 1),
+            )
         queries = head.queries(mixed, positions)
         hidden = head.finish(hidden, attend(queries, keys, values, own_keys, own_values, chains, batch.bounds))
         logits = head.logits(hidden)
@@ -81,7 +85,7 @@ def attend(
     own_scores = torch.einsum("cgrd,csgd->grcs", grouped, own_keys)
     pieces: list[Tensor] = []
     cuts = torch.searchsorted(chains, bounds).tolist()
-    for index, (first, last) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for index, (first, last) in enumerate(itertools.pairwise(cuts)):
         if first == last:
             continue
         rows = slice(int(bounds[index]), int(chains[last - 1]) + 1)

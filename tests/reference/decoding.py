@@ -17,7 +17,9 @@ def full_logits(model: LlamaForCausalLM, token_ids: Sequence[int]) -> Tensor:
 def layer_inputs(model: LlamaForCausalLM, token_ids: Sequence[int]) -> list[Tensor]:
     """Hidden states [tokens, hidden] before each layer and, last, after the last one (before the final norm)."""
     states: list[Tensor] = []
-    hooks = [layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0][0])) for layer in model.model.layers]
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0][0])) for layer in model.model.layers
+    ]
     hooks.append(model.model.norm.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0][0])))
     model(torch.tensor([list(token_ids)]), use_cache=False)
     for hook in hooks:

@@ -94,7 +94,12 @@ class TinyTarget:
         return EngineConfig.model_validate(fields | changes)
 
     def bench(
-        self, config: EngineConfig, k_policy: KPolicy, drafter: Drafter | None = None, head: Path | None = None, max_k: int = 8
+        self,
+        config: EngineConfig,
+        k_policy: KPolicy,
+        drafter: Drafter | None = None,
+        head: Path | None = None,
+        max_k: int = 8,
     ) -> Bench:
         """An engine that drafts with `drafter`, or with the EAGLE3 head in `head`, or not at all."""
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""A runner without torch whose KV cache holds plain token ids: a block used wrongly changes the tokens that come out."""
+"""A runner without torch whose KV cache holds plain token ids: a block used wrongly changes the tokens."""
 
 import random
 import zlib
@@ -16,7 +16,9 @@ def next_token(context: Tokens[int]) -> int:
     return zlib.crc32(bytes(context)) % VOCAB
 
 
-def expected_output(prompt: Tokens[int], max_tokens: int | None, max_model_len: int, stop: frozenset[int]) -> tuple[list[int], str]:
+def expected_output(
+    prompt: Tokens[int], max_tokens: int | None, max_model_len: int, stop: frozenset[int]
+) -> tuple[list[int], str]:
     """Output tokens and finish reason of one sequence on its own."""
     context = list(prompt)
     while True:
@@ -54,7 +56,9 @@ class SymbolicRunner:
         assert len(set(blocks)) == len(blocks), "two sequences share a block"
         assert 0 not in blocks, "the null block is nobody's"
         assert sum(not batch.is_prefill for batch in plan.batches) <= 1
-        return StepResult({part.request_id: self._run(batch, part) for batch in plan.batches for part in batch.sequences})
+        return StepResult(
+            {part.request_id: self._run(batch, part) for batch in plan.batches for part in batch.sequences}
+        )
 
     def _run(self, batch: BatchPlan, part: SequencePlan) -> SequenceResult:
         assert part.num_propose <= batch.num_speculative_tokens

@@ -1,4 +1,4 @@
-"""Random checkpoints that load in milliseconds: a Llama target with a tokenizer, an EAGLE3 head in AngelSlim's layout."""
+"""Random checkpoints that load in milliseconds: a Llama target with a tokenizer, an EAGLE3 head as AngelSlim's."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ DRAFT_VOCAB = 60
 
 
 def tiny_llama_config(**changes: Any) -> LlamaConfig:
-    """4 layers, 64 wide, 4 query heads over 2 KV heads, 200 tokens; weights wide enough that no two logits nearly tie."""
+    """4 layers, 64 wide, 4 query heads over 2 KV heads, 200 tokens; weights so wide that no two logits nearly tie."""
     fields: dict[str, Any] = {
         "vocab_size": VOCAB,
         "hidden_size": HIDDEN,

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -19,7 +19,7 @@ PROMPTS = [tuple(random.Random(length).randrange(END) for _ in range(length)) fo
 
 
 @contextmanager
-def running(bench: Bench) -> Iterator[AsyncEngine]:
+def running(bench: Bench) -> Generator[AsyncEngine]:
     engine = AsyncEngine(bench.engine)
     try:
         yield engine
@@ -63,7 +63,9 @@ def test_concurrent_streams_get_their_own_tokens(tiny_target: TinyTarget) -> Non
         assert answer.token_ids == expected[str(index)].token_ids
         assert answer.text == expected[str(index)].text
         assert [output.finish_reason for output in answer.outputs] == [None] * (11 + index) + ["length"]
-    assert any(len(batch.sequences) > 1 for plan, _ in bench.runner.steps for batch in plan.batches), "they shared steps"
+    assert any(len(batch.sequences) > 1 for plan, _ in bench.runner.steps for batch in plan.batches), (
+        "they shared steps"
+    )
 
 
 def test_callers_of_two_event_loops_share_an_engine(tiny_target: TinyTarget) -> None:

@@ -22,7 +22,8 @@ from tests.reference.tiny_checkpoints import END, VOCAB
 Greedy = Callable[[tuple[int, ...], int], list[int]]
 LONGEST = 48
 PROMPTS = tuple(
-    tuple(random.Random(length).randrange(END) for _ in range(length)) for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 34, 47, 60)
+    tuple(random.Random(length).randrange(END) for _ in range(length))
+    for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 34, 47, 60)
 )
 
 
@@ -43,7 +44,9 @@ def scripted(expected: Greedy, hit_rate: float, seed: int = 0) -> ScriptedDrafte
 
 
 @pytest.mark.parametrize("k", range(9))
-def test_greedy_output_is_the_same_for_every_k(k: int, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy) -> None:
+def test_greedy_output_is_the_same_for_every_k(
+    k: int, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy
+) -> None:
     bench = tiny_target.bench(tiny_target.config(), FixedK(k), head=tiny_head)
     answers = generate(bench.engine, [greedy_request(str(i), prompt, 30) for i, prompt in enumerate(PROMPTS)])
     for index, prompt in enumerate(PROMPTS):
@@ -53,7 +56,9 @@ def test_greedy_output_is_the_same_for_every_k(k: int, tiny_target: TinyTarget, 
 
 
 @pytest.mark.parametrize("k", range(1, 9))
-def test_a_drafter_that_is_always_right_has_all_drafts_accepted(k: int, tiny_target: TinyTarget, expected: Greedy) -> None:
+def test_a_drafter_that_is_always_right_has_all_drafts_accepted(
+    k: int, tiny_target: TinyTarget, expected: Greedy
+) -> None:
     bench = tiny_target.bench(tiny_target.config(), FixedK(k), scripted(expected, 1.0))
     count = 1 + 3 * (k + 1)  # The prompt's own token, then three decode steps.
     answers = generate(bench.engine, [greedy_request(str(i), prompt, count) for i, prompt in enumerate(PROMPTS)])
@@ -114,7 +119,9 @@ def test_a_batch_gives_the_same_as_one_at_a_time(
         assert together[request.request_id].text == answer.text != ""
 
 
-def drafters(tiny_target: TinyTarget, tiny_head: Path, expected: Greedy, kind: str, seed: int) -> dict[str, Drafter | Path]:
+def drafters(
+    tiny_target: TinyTarget, tiny_head: Path, expected: Greedy, kind: str, seed: int
+) -> dict[str, Drafter | Path]:
     rates = {"right": 1.0, "wrong": 0.0, "mixed": 0.7}
     return {"head": tiny_head} if kind == "eagle3" else {"drafter": scripted(expected, rates[kind], seed)}
 
@@ -181,7 +188,7 @@ def test_any_schedule_gives_the_target_s_own_tokens(
 
 
 class Stops:
-    """One prompt whose first 16 greedy tokens are all different and print as text, with K=4: runs are [0], [1-5], [6-10]..."""
+    """One prompt whose first 16 greedy tokens all differ and print as text, with K=4: runs are [0], [1-5], [6-10]..."""
 
     def __init__(self, tiny_target: TinyTarget, reference: LlamaForCausalLM) -> None:
         assert tiny_target.codec is not None
@@ -222,7 +229,9 @@ def test_a_stop_token_cuts_at_the_same_place_for_every_k(at: int, tiny_target: T
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (2, 3), (4, 5), (5, 6), (3, 8), (10, 11), (14, 15)])
-def test_a_stop_string_cuts_at_the_same_place_for_every_k(first: int, last: int, tiny_target: TinyTarget, stops: Stops) -> None:
+def test_a_stop_string_cuts_at_the_same_place_for_every_k(
+    first: int, last: int, tiny_target: TinyTarget, stops: Stops
+) -> None:
     """Within an accepted run, at its end, and across two runs: (5, 6) and (10, 11) cross at K=4."""
     for k in (0, 1, 4):
         stop = "".join(stops.pieces[first : last + 1])
@@ -266,7 +275,9 @@ def test_the_model_s_end_token_ends_unless_ignored(tiny_target: TinyTarget, tiny
     tokens = list(greedy(tiny_reference, prompt, 8))
     end = tokens.index(END) + 1
     for k in (0, 4):
-        bench = tiny_target.bench(tiny_target.config(), FixedK(k), ScriptedDrafter(continuation([(*prompt, *tokens)], VOCAB)))
+        bench = tiny_target.bench(
+            tiny_target.config(), FixedK(k), ScriptedDrafter(continuation([(*prompt, *tokens)], VOCAB))
+        )
         ended = greedy_request("ended", prompt, 8, ignore_eos=False)
         answers = generate(bench.engine, [ended, greedy_request("ignored", prompt, 8)])
         assert (answers["ended"].token_ids, answers["ended"].finish_reason) == (tokens[:end], "stop")
@@ -285,13 +296,16 @@ def test_generation_ends_at_max_model_len(k: int, tiny_target: TinyTarget, expec
     assert answer.last.num_prompt_tokens + answer.last.num_output_tokens == 40
 
 
-def test_a_prompt_that_is_too_long_is_refused_and_the_next_one_served(tiny_target: TinyTarget, expected: Greedy) -> None:
+def test_a_prompt_that_is_too_long_is_refused_and_the_next_one_served(
+    tiny_target: TinyTarget, expected: Greedy
+) -> None:
     bench = tiny_target.bench(tiny_target.config(max_model_len=40), FixedK(0))
     for length in (40, 60):
         with pytest.raises(RequestError) as error:
             bench.engine.add_request(greedy_request("long", PROMPTS[-1][:length], 4))
         assert error.value.message == (
-            f"the prompt has {length} tokens, but this model's maximum context length is 40 tokens, prompt and completion together"
+            f"the prompt has {length} tokens, but this model's maximum context length is 40 tokens, "
+            "prompt and completion together"
         )
         assert (error.value.param, error.value.code) == ("prompt", "context_length_exceeded")
     assert not bench.engine.has_work
@@ -354,7 +368,11 @@ def test_requests_without_a_seed_differ(tiny_target: TinyTarget) -> None:
 @pytest.mark.parametrize("top_k", [VOCAB, 2**31, 2**70])
 def test_a_top_k_beyond_the_vocabulary_keeps_everything(top_k: int, tiny_target: TinyTarget) -> None:
     bench = tiny_target.bench(tiny_target.config(), FixedK(0))
-    requests = [sampled("a", PROMPTS[3], 5), sampled("b", PROMPTS[3], 5, top_k=top_k), sampled("c", PROMPTS[3], 5, top_k=2)]
+    requests = [
+        sampled("a", PROMPTS[3], 5),
+        sampled("b", PROMPTS[3], 5, top_k=top_k),
+        sampled("c", PROMPTS[3], 5, top_k=2),
+    ]
     answers = generate(bench.engine, requests)
     assert answers["a"].token_ids == answers["b"].token_ids != answers["c"].token_ids
 
@@ -362,7 +380,9 @@ def test_a_top_k_beyond_the_vocabulary_keeps_everything(top_k: int, tiny_target:
 @pytest.mark.parametrize("seed", [-1, 2**31, 2**63 - 1, -(2**63), 10**30])
 def test_any_integer_is_a_seed(seed: int, tiny_target: TinyTarget) -> None:
     bench = tiny_target.bench(tiny_target.config(), FixedK(0))
-    answers = generate(bench.engine, [sampled("a", PROMPTS[3], seed), sampled("b", PROMPTS[3], seed), sampled("c", PROMPTS[3], 2)])
+    answers = generate(
+        bench.engine, [sampled("a", PROMPTS[3], seed), sampled("b", PROMPTS[3], seed), sampled("c", PROMPTS[3], 2)]
+    )
     assert answers["a"].token_ids == answers["b"].token_ids != answers["c"].token_ids
 
 

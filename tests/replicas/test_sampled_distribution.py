@@ -95,4 +95,4 @@ def chi_square(counts: NDArray[np.float64], expected: NDArray[np.float64]) -> fl
     wanted = [*expected[common], expected[~common].sum()]
     pairs = [(count, want) for count, want in zip(found, wanted, strict=True) if want > 0]
     assert len(pairs) > 5
-    return float(stats.chisquare(*map(list, zip(*pairs, strict=True))).pvalue)
+    return float(stats.chisquare([count for count, _ in pairs], [want for _, want in pairs]).pvalue)

@@ -23,7 +23,8 @@ from tests.reference.scripted_drafter import ScriptedDrafter, continuation
 from tests.reference.tiny_checkpoints import VOCAB, head_config, head_tensors, write_head
 
 PROMPTS = {
-    f"of {length}": tuple(random.Random(length).randrange(VOCAB - 1) for _ in range(length)) for length in (1, 2, 5, 9, 17, 30)
+    f"of {length}": tuple(random.Random(length).randrange(VOCAB - 1) for _ in range(length))
+    for length in (1, 2, 5, 9, 17, 30)
 }
 NEW_TOKENS = 24
 
@@ -116,8 +117,12 @@ def test_drafts_stay_right_whatever_was_accepted_before(
     expected = Expected(tiny_reference, head_tensors(head_config()), head_config())
     whole = {key: (*prompt, *greedy(tiny_reference, prompt, NEW_TOKENS + 9)) for key, prompt in PROMPTS.items()}
     config = tiny_target.config(max_num_batched_tokens=16 if seed % 2 else 64)
-    head = Eagle3Head(tiny_head, tiny_target.shape, tiny_target.model.embedding, tiny_target.backend, config.max_model_len)
-    inner = Eagle3Drafter(head, PagedCache(1, 1 + 8 * 32, config.block_size, head.config.num_kv_heads, head.config.head_dim))
+    head = Eagle3Head(
+        tiny_head, tiny_target.shape, tiny_target.model.embedding, tiny_target.backend, config.max_model_len
+    )
+    inner = Eagle3Drafter(
+        head, PagedCache(1, 1 + 8 * 32, config.block_size, head.config.num_kv_heads, head.config.head_dim)
+    )
     drafter = Overruled(inner, ScriptedDrafter(continuation(whole.values(), VOCAB, hit_rate=0.65, seed=seed)))
     bench = tiny_target.bench(config, RandomK(seed, 5), drafter)
     answers = generate(bench.engine, [greedy_request(key, prompt, NEW_TOKENS) for key, prompt in PROMPTS.items()])
@@ -125,7 +130,9 @@ def test_drafts_stay_right_whatever_was_accepted_before(
     for plan, result in bench.runner.steps:
         for part in (part for batch in plan.batches for part in batch.sequences):
             news = result.sequences[part.request_id].token_ids
-            owners[part.block_table[0], part.start + len(part.token_ids) - part.num_drafts + len(news)] = part.request_id
+            owners[part.block_table[0], part.start + len(part.token_ids) - part.num_drafts + len(news)] = (
+                part.request_id
+            )
     compared = 0
     for first_block, length, drafts in drafter.kept:
         if drafts and (first_block, length) in owners:
@@ -161,7 +168,9 @@ def test_after_steps_without_drafts_the_head_has_missed_nothing(tiny_target: Tin
 
 
 @pytest.mark.parametrize("budget", [16, 20, 29])
-def test_a_prompt_in_chunks_is_drafted_from_like_a_whole_one(budget: int, tiny_target: TinyTarget, tiny_head: Path) -> None:
+def test_a_prompt_in_chunks_is_drafted_from_like_a_whole_one(
+    budget: int, tiny_target: TinyTarget, tiny_head: Path
+) -> None:
     drafts: list[list[tuple[int, tuple[int, ...]]]] = []
     for size in (64, budget):
         bench = tiny_target.bench(tiny_target.config(max_num_batched_tokens=size), FixedK(5), head=tiny_head)

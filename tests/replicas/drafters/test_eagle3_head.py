@@ -70,7 +70,8 @@ def test_tapped_layers_must_exist(layers: list[int], tiny_target: TinyTarget, tm
     with pytest.raises(CheckpointError) as error:
         load(tmp_path, tiny_target)
     assert str(error.value) == (
-        f"{tmp_path}/config.json: eagle_aux_hidden_state_layer_ids is {layers}, but the target has the inputs of layers 0 to 3 "
+        f"{tmp_path}/config.json: eagle_aux_hidden_state_layer_ids is {layers}, "
+        f"but the target has the inputs of layers 0 to 3 "
         f"and, as 4, the output of the last"
     )
 
@@ -84,7 +85,8 @@ def test_tapped_layers_come_from_the_config_or_the_target(tiny_target: TinyTarge
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("fc.weight", (64, 192)), ("midlayer.self_attn.q_proj.weight", (64, 128)), ("norm.weight", (64,))]
+    ("name", "shape"),
+    [("fc.weight", (64, 192)), ("midlayer.self_attn.q_proj.weight", (64, 128)), ("norm.weight", (64,))],
 )
 def test_missing_and_misshapen_tensors_are_named(
     name: str, shape: tuple[int, ...], tiny_target: TinyTarget, tmp_path: Path

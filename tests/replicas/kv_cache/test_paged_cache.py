@@ -17,15 +17,23 @@ def naive_slots(positions: list[list[int]], tables: list[list[int]], block_size:
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
-@given(data=st.data(), block_size=st.integers(1, 9), batch=st.integers(1, 4), blocks=st.integers(1, 5), tokens=st.integers(1, 6))
-def test_slots_follow_the_block_table(data: st.DataObject, block_size: int, batch: int, blocks: int, tokens: int) -> None:
+@given(
+    data=st.data(),
+    block_size=st.integers(1, 9),
+    batch=st.integers(1, 4),
+    blocks=st.integers(1, 5),
+    tokens=st.integers(1, 6),
+)
+def test_slots_follow_the_block_table(
+    data: st.DataObject, block_size: int, batch: int, blocks: int, tokens: int
+) -> None:
     position = st.integers(-2, blocks * block_size + 3)
-    positions = data.draw(st.lists(st.lists(position, min_size=tokens, max_size=tokens), min_size=batch, max_size=batch))
+    positions = data.draw(
+        st.lists(st.lists(position, min_size=tokens, max_size=tokens), min_size=batch, max_size=batch)
+    )
     row = st.lists(st.integers(0, 30), min_size=blocks, max_size=blocks)
     tables = data.draw(st.lists(row, min_size=batch, max_size=batch))
-    slots = slots_of(
-        torch.tensor(positions, dtype=torch.int32), torch.tensor(tables, dtype=torch.int32), block_size
-    )
+    slots = slots_of(torch.tensor(positions, dtype=torch.int32), torch.tensor(tables, dtype=torch.int32), block_size)
     assert slots.tolist() == naive_slots(positions, tables, block_size)
 
 

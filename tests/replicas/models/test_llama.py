@@ -1,5 +1,6 @@
 """The Llama target against transformers' on tiny random checkpoints."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +88,19 @@ def test_logits_and_taps_are_those_of_transformers(name: str, tmp_path: Path) ->
     assert expected.std() > 0.5, "the reference tells tokens apart"
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=2e-4)
     assert taps is not None
-    for layer, (ours, theirs) in enumerate(zip(taps.chunk(LAYERS + 1, -1), layer_inputs(reference, PROMPT), strict=True)):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-4, msg=lambda text, layer=layer: f"tap {layer}: {text}")
+    for layer, (ours, theirs) in enumerate(
+        zip(taps.chunk(LAYERS + 1, -1), layer_inputs(reference, PROMPT), strict=True)
+    ):
+        torch.testing.assert_close(
+            ours, theirs, rtol=1e-4, atol=2e-4, msg=lambda text, layer=layer: f"tap {layer}: {text}"
+        )
 
 
 @pytest.mark.parametrize("cuts", [(1, 2, 3), (16, 32), (40,), tuple(range(1, 41))])
 def test_a_prompt_in_chunks_gives_the_same_as_whole(cuts: tuple[int, ...], tiny_folder: Path) -> None:
     model = load(tiny_folder, taps=(0, 2, 4))
     edges = [0, *cuts, len(PROMPT)]
-    chunks = [PROMPT[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    chunks = [PROMPT[begin:end] for begin, end in itertools.pairwise(edges)]
     whole, in_chunks = run(model, [PROMPT]), run(model, chunks)
     torch.testing.assert_close(in_chunks[0], whole[0], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(in_chunks[1], whole[1], rtol=1e-4, atol=1e-4)
@@ -125,7 +130,9 @@ def test_sequences_of_a_batch_do_not_see_each_other(tiny_folder: Path, tiny_refe
         attention = model.rotary.attention_inputs(positions, tables, BLOCK_SIZE)
         logits = model.logits(model.forward(token_ids, attention, cache)[0]).view(3, 9, -1)
     for row, prompt in enumerate(prompts):
-        torch.testing.assert_close(logits[row, : len(prompt)], full_logits(tiny_reference, prompt), rtol=1e-4, atol=2e-4)
+        torch.testing.assert_close(
+            logits[row, : len(prompt)], full_logits(tiny_reference, prompt), rtol=1e-4, atol=2e-4
+        )
 
 
 def test_packed_fp16_weights_are_close(tmp_path: Path) -> None:

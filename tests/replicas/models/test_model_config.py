@@ -36,8 +36,19 @@ def load(folder: Path) -> None:
 
 def test_the_shape_is_read_from_config_json(tiny_folder: Path) -> None:
     shape = target_config(tiny_folder)
-    assert (shape.architecture, shape.vocab_size, shape.hidden_size, shape.intermediate_size) == ("LlamaForCausalLM", 200, 64, 96)
-    assert (shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.query_group) == (4, 4, 2, 16, 2)
+    assert (shape.architecture, shape.vocab_size, shape.hidden_size, shape.intermediate_size) == (
+        "LlamaForCausalLM",
+        200,
+        64,
+        96,
+    )
+    assert (shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.query_group) == (
+        4,
+        4,
+        2,
+        16,
+        2,
+    )
     assert shape.eos_token_ids == (END,)
     assert shape.default_tapped_layers == (2, 2, 1)
     assert not shape.tie_word_embeddings
@@ -119,5 +130,7 @@ def test_another_activation_is_refused(tmp_path: Path) -> None:
 def test_heads_must_share_kv_heads_evenly(tmp_path: Path) -> None:
     write_target(tmp_path)
     edit_config(tmp_path, num_key_value_heads=3)
-    with pytest.raises(CheckpointError, match=r"config\.json: num_attention_heads 4 is no multiple of num_key_value_heads 3"):
+    with pytest.raises(
+        CheckpointError, match=r"config\.json: num_attention_heads 4 is no multiple of num_key_value_heads 3"
+    ):
         target_config(tmp_path)

@@ -28,7 +28,9 @@ def ours(logits: list[float], temperature: float, top_k: int, top_p: float, min_
     top_p=st.one_of(st.just(1.0), st.floats(0.01, 1.0)),
     min_p=st.one_of(st.just(0.0), st.floats(0.0, 1.0)),
 )
-def test_filters_agree_with_sorting(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+def test_filters_agree_with_sorting(
+    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
     exact = softmax(np.array(logits), temperature)
     expected = filtered(exact, top_k, top_p, min_p)
     found = ours(logits, temperature, top_k, top_p, min_p)

@@ -28,7 +28,14 @@ def test_a_decode_batch_is_padded_to_its_bucket() -> None:
     inputs = packed(BatchPlan(full, 2, is_prefill=False))
     assert inputs.token_ids.shape == (6, 3)
     assert inputs.token_ids.tolist()[:3] == [[50, 0, 0], [51, 60, 0], [52, 60, 61]]
-    assert inputs.positions.tolist() == [[0, -1, -1], [10, 11, -1], [20, 21, 22], [5, -1, -1], [6, -1, -1], [-1, -1, -1]]
+    assert inputs.positions.tolist() == [
+        [0, -1, -1],
+        [10, 11, -1],
+        [20, 21, 22],
+        [5, -1, -1],
+        [6, -1, -1],
+        [-1, -1, -1],
+    ]
     assert inputs.num_drafts.tolist() == [0, 1, 2, 0, 0, 0]
     assert inputs.draft_ids.tolist()[:3] == [[0, 0], [60, 0], [60, 61]]
     assert inputs.choice_rows.tolist()[:5] == [[0, 1, 2]] * 5
@@ -53,7 +60,12 @@ def test_a_chunk_of_a_prompt(next_token: int | None, last: int) -> None:
 
 def test_sampling_of_a_mixed_batch_pads_with_greedy() -> None:
     table = (1, 2)
-    parts = (decoding((1,), 3, table, SAMPLED), decoding((1,), 3, table), decoding((1,), 3, table), decoding((1,), 3, table))
+    parts = (
+        decoding((1,), 3, table, SAMPLED),
+        decoding((1,), 3, table),
+        decoding((1,), 3, table),
+        decoding((1,), 3, table),
+    )
     sampling = packed(BatchPlan((*parts, parts[0]), 0, is_prefill=False)).sampling
     assert sampling is not None
     assert sampling.temperature.tolist() == [0.5, 0.0, 0.0, 0.0, 0.5, 0.0]
@@ -84,7 +96,9 @@ def test_temperature_alone_needs_no_filter() -> None:
         ((5, 6, 6, 8), None),
     ],
 )
-def test_a_lone_sequence_in_neighbouring_blocks_is_attended_in_place(table: tuple[int, ...], view: CacheView | None) -> None:
+def test_a_lone_sequence_in_neighbouring_blocks_is_attended_in_place(
+    table: tuple[int, ...], view: CacheView | None
+) -> None:
     batch = BatchPlan((decoding((1,), 3, table),), 0, is_prefill=False)
     assert packed(batch).view == view
     assert packed(batch, attends_in_place=False).view is None

@@ -200,7 +200,11 @@ def test_a_request_may_cap_its_k() -> None:
     bench.step()
     for _ in range(4):
         plan = bench.step()
-        assert {request_id: part.num_drafts for request_id, part in parts_of(plan).items()} == {"free": 4, "capped": 2, "off": 0}
+        assert {request_id: part.num_drafts for request_id, part in parts_of(plan).items()} == {
+            "free": 4,
+            "capped": 2,
+            "off": 0,
+        }
         assert plan.batches[0].num_speculative_tokens == 4
     assert [len(bench.tokens[request_id]) for request_id in ("free", "capped", "off")] == [21, 13, 5]
     acceptance = bench.last["capped"].acceptance
@@ -328,7 +332,9 @@ def test_random_schedules_leak_no_block_and_finish_everything_rightly(data: st.D
     assert bench.allocator.allocate(bench.num_blocks - 1) is not None
     for request_id, (tokens, reason) in expected.items():
         if bench.finish_reason(request_id) is None:
-            assert int(request_id) in {index if index % 2 else index // 2 for index in aborts}, f"{request_id} never finished"
+            assert int(request_id) in {index if index % 2 else index // 2 for index in aborts}, (
+                f"{request_id} never finished"
+            )
             assert bench.tokens[request_id] == tokens[: len(bench.tokens[request_id])]
         else:
             assert bench.tokens[request_id] == tokens

@@ -41,7 +41,9 @@ class ReferenceHead:
 
     def _last_row(self, states: Tensor, inputs: list[int]) -> Tensor:
         """The layer's output at the last position, by full causal attention over all positions."""
-        heads, kv_heads, size = (int(self.config[k]) for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+        heads, kv_heads, size = (
+            int(self.config[k]) for k in ("num_attention_heads", "num_key_value_heads", "head_dim")
+        )
         embedded = self._norm(self.embedding[torch.tensor(inputs)], "midlayer.input_layernorm")
         mixed = torch.cat([embedded, self._norm(states, "midlayer.hidden_norm")], -1)
         query, key, value = (mixed @ self._weight(f"midlayer.self_attn.{name}_proj").T for name in "qkv")
@@ -64,7 +66,9 @@ class ReferenceHead:
         theta = float(self.config["rope_parameters"]["rope_theta"])
         angles = positions[:, None].float() / theta ** (torch.arange(half).float() / half)
         first, second = rows[:, :half], rows[:, half:]
-        return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1)
+        return torch.cat(
+            [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
+        )
 
     def _norm(self, rows: Tensor, name: str) -> Tensor:
         scale = (rows.pow(2).mean(-1, keepdim=True) + float(self.config["rms_norm_eps"])).rsqrt()

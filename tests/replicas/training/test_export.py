@@ -12,7 +12,12 @@ from tests.replicas.training import tiny
 
 def test_names_shapes_and_dtypes_are_those_of_the_seeds(tmp_path):
     vocab = tiny.some_vocab(16)
-    write_head(tmp_path, export_tensors(tiny.random_head(16), vocab), export_config(tiny.hf_config(), vocab, (2, 3, 3)), {"a": 1})
+    write_head(
+        tmp_path,
+        export_tensors(tiny.random_head(16), vocab),
+        export_config(tiny.hf_config(), vocab, (2, 3, 3)),
+        {"a": 1},
+    )
     tensors = load_file(tmp_path / "model.safetensors")
     assert {name: tuple(value.shape) for name, value in tensors.items()} == {
         "d2t": (16,),

@@ -36,7 +36,7 @@ def test_the_fit_recovers_a_linear_world():
 
 def test_a_started_head_predicts_the_next_state_where_attention_is_on_itself(tmp_path):
     # Two KV heads of 4 carry rank 8.
-    conversations, embedding, of_taps, of_embedding = linear_world(8)
+    conversations, embedding, _, _ = linear_world(8)
     wide = torch.randn(32, tiny.HIDDEN)
     save_file(
         {"model.layers.5.mlp.gate_proj.weight": wide, "model.layers.5.mlp.up_proj.weight": wide.clone()},

@@ -48,7 +48,9 @@ def test_measure_joins_the_walks_of_all_conversations():
     head, vocab = tiny.random_head(16), tiny.some_vocab(16)
     conversations = [tiny.conversation(40, 5, seed) for seed in range(20)]
     result = measure(head, tiny.embedding(), vocab.draft_ids, conversations, 3)
-    counts = [accepted_counts(head, tiny.embedding(), vocab.draft_ids, pack([c], tiny.HIDDEN), 3)[0] for c in conversations]
+    counts = [
+        accepted_counts(head, tiny.embedding(), vocab.draft_ids, pack([c], tiny.HIDDEN), 3)[0] for c in conversations
+    ]
     joined = torch.cat(counts)
     assert result.first_drafts == 20 * 34 == len(joined)
     assert result.per_position[0] == int((joined > 0).sum()) / len(joined) > 0

@@ -32,7 +32,7 @@ def test_every_unrolled_step_equals_the_step_by_step_draft():
             conversation, start = origins[row]
             tokens = conversation.tokens.tolist()
             taps = conversation.states[: start + 1, : 3 * tiny.HIDDEN]
-            expected = naive.draft_logits(taps, tokens[: start + 2], index + 1, forced=tokens[start + 2 :] + [0])
+            expected = naive.draft_logits(taps, tokens[: start + 2], index + 1, forced=[*tokens[start + 2 :], 0])
             torch.testing.assert_close(logits, expected[index], atol=1e-5, rtol=1e-5)
             checked[index] += 1
     # Step s of a chain needs s + 2 more tokens: each conversation loses one chain a step.

@@ -18,7 +18,8 @@ HIDDEN, VOCAB = 24, 40
 def hf_config() -> LlamaConfig:
     """Six query heads on two KV heads of 4."""
     return LlamaConfig(
-        architectures=["LlamaForCausalLM"], vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=32, num_hidden_layers=6,
+        architectures=["LlamaForCausalLM"],
+        vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=32, num_hidden_layers=6,
         num_attention_heads=6, num_key_value_heads=2, head_dim=4, max_position_embeddings=64, rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0}, tie_word_embeddings=True, eos_token_id=2,
     )  # fmt: skip
@@ -43,7 +44,9 @@ def random_head(draft_vocab_size: int, seed: int = 0) -> DraftHead:
     head = DraftHead(config(), draft_vocab_size)
     with torch.no_grad():
         for parameter in head.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.4 if parameter.dim() > 1 else 1 + 0.3 * torch.randn_like(parameter))
+            parameter.copy_(
+                torch.randn_like(parameter) * 0.4 if parameter.dim() > 1 else 1 + 0.3 * torch.randn_like(parameter)
+            )
         head.tap_scale.uniform_(0.5, 2.0)
     return head
 
