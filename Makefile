@@ -10,6 +10,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # The tools find each other, and `ray` its workers, by the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# As in the replicas (serve_app/settings.py): threads that spin while they wait starve everything else.
+export OMP_WAIT_POLICY ?= passive
 SOURCES := serve_app replicas benchmarks tests
 
 # One event loop a replica and gRPC between them: a third of the default's cost a streamed chunk.

@@ -27,6 +27,7 @@ from benchmarks.timing import Answer, median_ratio, provenance
 from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
 from replicas.engine import build_engine
 from replicas.request import SamplingParams
+from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.serve_config import load_settings
 
 START_LIMIT_S = 300.0
@@ -100,7 +101,9 @@ def main() -> None:
     with server(args.start), httpx.Client(base_url=args.url, timeout=120, trust_env=False) as client:
         started = wait_for_first_token(client, model.id)
         speculative = model.speculative_config
-        engine = build_engine(model.engine, ChosenK(speculative.num_speculative_tokens if speculative else 0))
+        engine = build_engine(
+            with_local_checkpoints(model.engine), ChosenK(speculative.num_speculative_tokens if speculative else 0)
+        )
         engine.warm_up()
         sampling = SamplingParams(temperature=0, max_tokens=args.tokens)
         through_http: list[float] = []

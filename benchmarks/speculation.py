@@ -20,6 +20,7 @@ from replicas.config import EngineConfig
 from replicas.engine import build_engine
 from replicas.models.source import resolve_model
 from replicas.request import SamplingParams
+from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.serve_config import load_settings
 
 
@@ -117,7 +118,7 @@ def main() -> None:
     args = parser.parse_args()
     models = load_settings(args.config).models
     model = next(m for m in models if args.model in (None, m.id))
-    config = with_largest_k(model.engine, max(args.k))
+    config = with_largest_k(with_local_checkpoints(model.engine), max(args.k))
     modes, peer = measure(
         config, sorted({0, *args.k}), args.prompts, args.limit, args.tokens, args.temperature, args.transformers
     )

@@ -88,10 +88,10 @@ class AsyncEngine:
     def _run(self) -> None:
         try:
             while self._obey():
-                if self._engine.has_work:
-                    for output in self._engine.step():
-                        self._publish(output)
+                outputs = self._engine.step() if self._engine.has_work else []
                 self._stats = self._engine.stats()
+                for output in outputs:
+                    self._publish(output)
         except BaseException as failure:
             logger.exception("the engine's step failed; no further step will run")
             self._failure = failure

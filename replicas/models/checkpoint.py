@@ -1,11 +1,11 @@
 """Reading tensors of a safetensors checkpoint, one file or sharded, lazily and with clear errors."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -13,6 +13,12 @@ from replicas.errors import CheckpointError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+
+
+class _Index(BaseModel):
+    """model.safetensors.index.json: the file of each tensor."""
+
+    weight_map: dict[str, str]
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -32,10 +38,12 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def _open_shards(self) -> None:
         try:
-            index = json.loads((self.folder / INDEX_FILE).read_text())
-            weight_map: dict[str, str] = index["weight_map"]
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{self.folder / INDEX_FILE} is not an index with a 'weight_map': {error}") from error
+            weight_map = _Index.model_validate_json((self.folder / INDEX_FILE).read_bytes()).weight_map
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise CheckpointError(
+                f"{self.folder / INDEX_FILE} is not an index with a 'weight_map': {reason}"
+            ) from error
         for name in sorted(set(weight_map.values())):
             held = set(self._open(name).keys())
             missing = sorted(tensor for tensor, file in weight_map.items() if file == name and tensor not in held)

@@ -72,7 +72,7 @@ class DraftHead(nn.Module):
 
     def fuse(self, taps: Tensor) -> Tensor:
         """Target states [rows, 3 * hidden] -> hidden states [rows, hidden] of the first draft step."""
-        return self.fc(taps / self.tap_scale).float()
+        return self.fc(taps / self.tap_scale).to(taps.dtype)
 
     def mix(self, embeddings: Tensor, hidden: Tensor) -> Tensor:
         """What attention reads, [rows, 2 * hidden]: the next token's embedding beside the hidden state, each normed."""
@@ -97,7 +97,7 @@ class DraftHead(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores [rows, draft vocabulary]."""
-        return self.lm_head(self.norm(hidden)).float()
+        return self.lm_head(self.norm(hidden)).to(hidden.dtype)
 
     def _rotate(self, projected: Tensor, positions: Tensor) -> Tensor:
         heads = projected.view(projected.shape[0], -1, self.config.head_dim)

@@ -24,5 +24,5 @@ def test_a_limit_spreads_over_the_file(tmp_path: Path) -> None:
 
 def test_own_prompts_are_varied() -> None:
     prompts = read_prompts(OWN_PROMPTS)
-    assert len(prompts) == 16
+    assert len(prompts) == 24
     assert len({p.category for p in prompts}) >= 8

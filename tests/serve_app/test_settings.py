@@ -77,3 +77,12 @@ def test_all_problems_are_told_at_once() -> None:
 @pytest.mark.parametrize("data", [None, [], "models", {"models": []}, {"models": "x"}])
 def test_what_is_no_settings_at_all_is_a_config_error_too(data: Any) -> None:
     assert len(refused(data)) == 1
+
+
+def test_a_replica_starts_with_its_device_s_variables() -> None:
+    [settings] = AppSettings.model_validate(args(resources={"num_cpus": 2, "custom": {"big": 1}})).models
+    assert settings.ray_actor_options == {
+        "num_cpus": 2,
+        "resources": {"big": 1},
+        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "passive"}},
+    }

@@ -20,7 +20,7 @@ def test_a_reduced_vocabulary_needs_its_map(tiny_target: TinyTarget, tmp_path: P
     write_head(tmp_path, without=("d2t",))
     with pytest.raises(CheckpointError) as error:
         load(tmp_path, tiny_target)
-    sentence = f"{tmp_path} drafts from 60 of 200 tokens (draft_vocab_size) but has no tensor 'd2t'"
+    sentence = f"{tmp_path} drafts 60 of 200 tokens (draft_vocab_size) but has no tensor 'd2t'"
     assert str(error.value) == sentence
 
 
