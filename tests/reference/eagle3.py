@@ -21,17 +21,23 @@ class NaiveEagle3:
 
         The features are the target's for as long as it has any, then the head's own states.
         """
-        features = taps @ self._tensors["fc.weight"].T
-        token_ids = list(next_token_ids)
-        while len(token_ids) < len(next_token_ids) + count:
-            state = self._layer(features, torch.tensor(token_ids))[-1]
-            token_ids.append(self._best(state))
-            features = torch.cat([features, state[None]])
-        return token_ids[len(next_token_ids) :]
+        return [self._target_id(row) for row in self.logits(taps, next_token_ids, count)]
 
-    def _best(self, state: Tensor) -> int:
-        normed = self._norm(state, "norm.weight")
-        draft = int((self._tensors["lm_head.weight"] @ normed).argmax())
+    def logits(
+        self, taps: Tensor, next_token_ids: Sequence[int], count: int, forced: Sequence[int] | None = None
+    ) -> Tensor:
+        """Logits [count, draft vocab] of those drafts; `forced` are read on instead of the drafts, where given."""
+        features = taps.to(self._embedding.dtype) @ self._tensors["fc.weight"].T
+        token_ids, rows = list(next_token_ids), list[Tensor]()
+        for step in range(count):
+            state = self._layer(features, torch.tensor(token_ids))[-1]
+            rows.append(self._tensors["lm_head.weight"] @ self._norm(state, "norm.weight"))
+            token_ids.append(self._target_id(rows[-1]) if forced is None else forced[step])
+            features = torch.cat([features, state[None]])
+        return torch.stack(rows)
+
+    def _target_id(self, logits: Tensor) -> int:
+        draft = int(logits.argmax())
         return draft + int(self._tensors["d2t"][draft])
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:

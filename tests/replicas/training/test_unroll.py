@@ -4,18 +4,25 @@ from dataclasses import replace
 
 import torch
 
-from replicas.training.export import export_config, export_tensors
+from replicas.devices.cpu import CpuBackend
+from replicas.drafters.drafter import ProposeInput
+from replicas.drafters.eagle3 import Eagle3Drafter
+from replicas.drafters.eagle3_head import Eagle3Head
+from replicas.kv_cache.paged_cache import PagedCache
+from replicas.training.export import export_config, export_tensors, write_head
 from replicas.training.shards import pack
 from replicas.training.unroll import unroll
+from tests.reference.eagle3 import NaiveEagle3
 from tests.replicas.training import tiny
-from tests.replicas.training.reference_draft import ReferenceHead
 
 
 def reference(head, vocab, embedding):
     """The reference with the head's weights as they are trained, not rounded to fp16."""
     tensors = {name: value.detach() for name, value in head.state_dict().items() if name != "tap_scale"}
     tensors["fc.weight"] = tensors["fc.weight"] / head.tap_scale
-    return ReferenceHead({**tensors, "d2t": vocab.d2t}, export_config(tiny.hf_config(), vocab, (2, 3, 3)), embedding)
+    config = export_config(tiny.hf_config(), vocab, (2, 3, 3))
+    config |= {"rope_theta": config["rope_parameters"]["rope_theta"]}
+    return NaiveEagle3({**tensors, "d2t": vocab.d2t}, config, embedding)
 
 
 def test_every_unrolled_step_equals_the_step_by_step_draft():
@@ -32,7 +39,7 @@ def test_every_unrolled_step_equals_the_step_by_step_draft():
             conversation, start = origins[row]
             tokens = conversation.tokens.tolist()
             taps = conversation.states[: start + 1, : 3 * tiny.HIDDEN]
-            expected = naive.draft_logits(taps, tokens[: start + 2], index + 1, forced=[*tokens[start + 2 :], 0])
+            expected = naive.logits(taps, tokens[1 : start + 2], index + 1, forced=[*tokens[start + 2 :], 0])
             torch.testing.assert_close(logits, expected[index], atol=1e-5, rtol=1e-5)
             checked[index] += 1
     # Step s of a chain needs s + 2 more tokens: each conversation loses one chain a step.
@@ -46,7 +53,7 @@ def test_with_hits_only_a_chain_ends_at_its_first_wrong_draft():
     tokens = conversation.tokens.clone()
     # The chain from position 10 is made right twice; its third draft is made wrong.
     taps = conversation.states[:11, : 3 * tiny.HIDDEN]
-    drafted = naive.draft(taps, tokens[:12].tolist(), 3)
+    drafted = naive.drafts(taps, tokens[1:12].tolist(), 3)
     tokens[12], tokens[13] = drafted[0], drafted[1]
     tokens[14] = (drafted[2] + 1) % tiny.VOCAB
     batch = pack([type(conversation)(tokens, conversation.states, 4)], tiny.HIDDEN)
@@ -69,11 +76,23 @@ def test_conversations_of_one_batch_do_not_see_each_other():
         torch.testing.assert_close(both[-len(one) :], one, atol=1e-5, rtol=1e-5)
 
 
-def test_the_exported_checkpoint_drafts_as_the_module_does():
-    vocab, head = tiny.some_vocab(16), tiny.random_head(16)
+@torch.inference_mode()
+def test_inference_drafts_with_the_exported_checkpoint_what_was_trained(tmp_path):
+    vocab, head, embedding = tiny.some_vocab(16), tiny.random_head(16), tiny.embedding()
+    config = export_config(tiny.hf_config(), vocab, (2, 3, 3))
+    write_head(tmp_path, export_tensors(head, vocab), config, {})
+    loaded = Eagle3Head(tmp_path, tiny.config(), embedding, CpuBackend("float32", num_threads=1), 64)
     conversation = tiny.conversation(12, 4, 1)
-    tensors = export_tensors(head, vocab)
-    naive = ReferenceHead(tensors, export_config(tiny.hf_config(), vocab, (2, 3, 3)), tiny.embedding())
-    [step] = unroll(head, tiny.embedding(), vocab.draft_ids, pack([conversation], tiny.HIDDEN), 1, hits_only=False)
-    expected = naive.draft_logits(conversation.states[:6, : 3 * tiny.HIDDEN], conversation.tokens[:7].tolist(), 1)
-    torch.testing.assert_close(step.logits[2], expected[0], atol=0.05, rtol=0.01)
+    taps, tokens = conversation.states[:6, : 3 * tiny.HIDDEN], conversation.tokens[1:7]
+    inputs = ProposeInput(
+        hidden_states=taps.float(),
+        next_token_ids=tokens[None].int(),
+        positions=torch.arange(6, dtype=torch.int32)[None],
+        last_row=torch.tensor([5], dtype=torch.int32),
+        block_tables=torch.tensor([[1, 2, 3]], dtype=torch.int32),
+        view=None,
+    )
+    cache = PagedCache(1, 4, 4, loaded.config.num_kv_heads, loaded.config.head_dim)
+    drafts = Eagle3Drafter(loaded, cache).propose(inputs, 5)
+    assert drafts[0].tolist() == reference(head, vocab, embedding).drafts(taps, tokens.tolist(), 5)
+    assert len(set(drafts[0].tolist())) > 2
