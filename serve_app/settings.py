@@ -12,8 +12,8 @@ from serve_app.validation_sentences import WHOLE, sentences
 INGRESS_DEPLOYMENT = "Ingress"
 
 REPLICA_VARIABLES = {
-    # OpenMP threads that wait by spinning take the cores from whoever they wait for (docs/decisions/0007).
-    "cpu": {"OMP_WAIT_POLICY": "passive"},
+    # OpenMP threads that spin for long take the cores from whoever they wait for (docs/decisions/0007).
+    "cpu": {"GOMP_SPINCOUNT": "10000"},
 }
 
 Count = Annotated[int, Field(ge=0)]
