@@ -11,7 +11,7 @@ PY := $(VENV)/bin/python
 # The tools find each other, and `ray` its workers, by the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # As in the replicas (serve_app/settings.py): threads that spin while they wait starve everything else.
-export GOMP_SPINCOUNT ?= 10000
+export GOMP_SPINCOUNT ?= 40000
 SOURCES := serve_app replicas benchmarks tests
 
 # One event loop a replica and gRPC between them: a third of the default's cost a streamed chunk.

@@ -5,6 +5,7 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from replicas.config import EngineConfig
@@ -32,21 +33,27 @@ class _Subscriber:
 
 
 class AsyncEngine:
-    """Runs `engine` on one thread, which alone touches it; callers only send it commands and receive news."""
+    """Runs an engine on one thread, which alone touches it; callers only send it commands and receive news.
 
-    def __init__(self, engine: Engine) -> None:
-        if engine.codec is None:
-            raise ValueError("an AsyncEngine needs an engine with a TextCodec")
-        self.config: EngineConfig = engine.config
-        self.codec: TextCodec = engine.codec
-        self._engine = engine
+    That thread calls `build` too: OpenMP keeps a pool of workers for each thread that ever ran a parallel region,
+    and with more workers than cores it stops spinning between regions, which costs half as much again a step.
+    """
+
+    def __init__(self, build: Callable[[], Engine]) -> None:
+        """Returns when the engine is built; raises what `build` raises."""
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._subscribers: dict[str, _Subscriber] = {}
         self._failure: BaseException | None = None
         self._stopped = False
-        self._stats = engine.stats()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        built: Future[Engine] = Future()
+        self._thread = threading.Thread(target=self._run, args=(build, built), name="engine", daemon=True)
         self._thread.start()
+        engine = built.result()
+        if engine.codec is None:
+            self.shutdown()
+            raise ValueError("an AsyncEngine needs an engine with a TextCodec")
+        self.config: EngineConfig = engine.config
+        self.codec: TextCodec = engine.codec
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
         """The news of `request` until it has finished. Closing the generator aborts the request.
@@ -85,7 +92,14 @@ class AsyncEngine:
         self._commands.put(None)
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, build: Callable[[], Engine], built: "Future[Engine]") -> None:
+        try:
+            self._engine = build()
+            self._stats = self._engine.stats()
+        except BaseException as failure:
+            built.set_exception(failure)
+            return
+        built.set_result(self._engine)
         try:
             while self._obey():
                 outputs = self._engine.step() if self._engine.has_work else []
@@ -146,6 +160,10 @@ class AsyncEngine:
 
 def build_async_engine(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
     """Load, warm up and start the engine of `config`. Raises CheckpointError or ConfigError."""
-    engine = build_engine(config, k_policy)
-    engine.warm_up()
-    return AsyncEngine(engine)
+
+    def build() -> Engine:
+        engine = build_engine(config, k_policy)
+        engine.warm_up()
+        return engine
+
+    return AsyncEngine(build)

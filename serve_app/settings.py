@@ -13,7 +13,7 @@ INGRESS_DEPLOYMENT = "Ingress"
 
 REPLICA_VARIABLES = {
     # OpenMP threads that spin for long take the cores from whoever they wait for (docs/decisions/0007).
-    "cpu": {"GOMP_SPINCOUNT": "10000"},
+    "cpu": {"GOMP_SPINCOUNT": "40000"},
 }
 
 Count = Annotated[int, Field(ge=0)]

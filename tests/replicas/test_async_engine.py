@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
@@ -9,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from replicas.async_engine import AsyncEngine
-from replicas.engine import EngineStats
-from replicas.errors import EngineDeadError, RequestError
+from replicas.engine import Engine, EngineStats
+from replicas.errors import CheckpointError, EngineDeadError, RequestError
 from tests.reference.hand_built_engine import Answer, Bench, TinyTarget, generate, greedy_request
 from tests.reference.k_policies import FixedK
 from tests.reference.tiny_checkpoints import END
@@ -20,7 +21,7 @@ PROMPTS = [tuple(random.Random(length).randrange(END) for _ in range(length)) fo
 
 @contextmanager
 def running(bench: Bench) -> Generator[AsyncEngine]:
-    engine = AsyncEngine(bench.engine)
+    engine = AsyncEngine(lambda: bench.engine)
     try:
         yield engine
     finally:
@@ -192,4 +193,24 @@ def test_an_engine_without_a_tokenizer_cannot_stream_text(tiny_target: TinyTarge
     bench = new_bench(tiny_target)
     bench.engine.codec = None
     with pytest.raises(ValueError, match="needs an engine with a TextCodec"):
-        AsyncEngine(bench.engine)
+        AsyncEngine(lambda: bench.engine)
+
+
+def test_one_thread_builds_and_runs_and_its_failure_is_the_caller_s(tiny_target: TinyTarget) -> None:
+    threads: list[threading.Thread] = []
+
+    def build() -> Engine:
+        threads.append(threading.current_thread())
+        return new_bench(tiny_target).engine
+
+    engine = AsyncEngine(build)
+    assert threads[0].name == "engine"
+    assert threads[0].is_alive()
+    engine.shutdown()
+    assert not threads[0].is_alive()
+
+    def fail() -> Engine:
+        raise CheckpointError("no such file")
+
+    with pytest.raises(CheckpointError, match="no such file"):
+        AsyncEngine(fail)
