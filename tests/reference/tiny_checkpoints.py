@@ -1,4 +1,4 @@
-"""Random checkpoints that load in milliseconds: a Llama target with a tokenizer, an EAGLE3 head as AngelSlim's."""
+"""Random checkpoints that load in milliseconds: a target with a tokenizer, an EAGLE3 head as AngelSlim's."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedConfig
 
 VOCAB = 200
 END = VOCAB - 1
@@ -19,7 +19,7 @@ LAYERS = 4
 DRAFT_VOCAB = 60
 
 
-def tiny_llama_config(**changes: Any) -> LlamaConfig:
+def tiny_config(model_type: str = "llama", **changes: Any) -> PreTrainedConfig:
     """4 layers, 64 wide, 4 query heads over 2 KV heads, 200 tokens; weights so wide that no two logits nearly tie."""
     fields: dict[str, Any] = {
         "vocab_size": VOCAB,
@@ -28,20 +28,22 @@ def tiny_llama_config(**changes: Any) -> LlamaConfig:
         "num_hidden_layers": LAYERS,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+        "head_dim": HIDDEN // 4,
         "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
         "initializer_range": 0.2,
         "bos_token_id": None,
         "eos_token_id": END,
         "pad_token_id": None,
     }
-    return LlamaConfig(**(fields | changes))
+    return AutoConfig.for_model(model_type, **(fields | changes))
 
 
-def random_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
-    """A float32 model of `tiny_llama_config`, in evaluation mode; norms and biases are random too."""
+def random_target(seed: int = 0, model_type: str = "llama", **changes: Any) -> LlamaForCausalLM:
+    """A float32 model of `tiny_config`, in evaluation mode; norms and biases are random too."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(tiny_llama_config(**changes)).float().eval()
+    model = AutoModelForCausalLM.from_config(tiny_config(model_type, **changes)).float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -51,9 +53,12 @@ def random_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     return model
 
 
-def write_target(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
-    """Save `random_llama` and, where it has the usual vocabulary, a tokenizer into `folder`."""
-    model = random_llama(seed, **changes)
+def write_target(folder: Path, seed: int = 0, model_type: str = "llama", **changes: Any) -> LlamaForCausalLM:
+    """Save `random_target` and, where it has the usual vocabulary, a tokenizer into `folder`.
+
+    Models of other types have the attributes of LlamaForCausalLM that tests use.
+    """
+    model = random_target(seed, model_type, **changes)
     model.save_pretrained(folder)
     if model.config.vocab_size == VOCAB:
         write_tokenizer(folder)
