@@ -23,11 +23,20 @@ class CpuBackend:
     activation_dtype = torch.float32
     attends_in_place = True
 
-    def __init__(self, linear_dtype: LinearDtype = "float16", num_threads: int | None = None) -> None:
+    def __init__(
+        self,
+        linear_dtype: LinearDtype = "float16",
+        num_threads: int | None = None,
+        hidden_multiple: int = 1,
+        vocab_multiple: int = 1,
+    ) -> None:
         # Ray sets OMP_NUM_THREADS to the replica's num_cpus; the config decides instead, by default for all cores.
         torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
         self.torch_device = torch.device("cpu")
         self.linear_dtype = linear_dtype
+        # A CPU needs no padding; with it, the programs of a device that does can be checked here.
+        self.hidden_multiple = hidden_multiple
+        self.vocab_multiple = vocab_multiple
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         weight = weight.float()

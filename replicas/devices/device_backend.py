@@ -18,6 +18,10 @@ class DeviceBackend(Protocol):
     activation_dtype: torch.dtype
     attends_in_place: bool
     """True where contiguous blocks may be attended as a view; static graphs want the gather."""
+    hidden_multiple: int
+    """Models pad their hidden size to a multiple of this."""
+    vocab_multiple: int
+    """Models pad the rows of embedding and head to a multiple of this."""
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Place `weight` [out, in] and `bias` [out] on the device and return the product with them."""

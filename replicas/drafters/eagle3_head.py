@@ -1,85 +1,117 @@
 """The EAGLE3 head: one decoder layer over [embedding, target state], with a vocabulary of its own."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend
+from replicas.drafters.eagle3_config import read_eagle3_config
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.checkpoint import Checkpoint
+from replicas.models.decoder_layer import LayerWeights
 from replicas.models.layers import AttentionInputs, RotaryEmbedding, gated_mlp, paged_attention, rms_norm, rotate
-from replicas.models.model_config import ModelConfig, model_config
-from replicas.models.source import read_hf_config
+from replicas.models.model_config import ModelConfig
+from replicas.models.padding import PaddedSize
+
+LAYER_NAMES = ("midlayer.", "layers.0.")
+"""Of SafeAILab and AngelSlim (second seed, section 3.2), and of speculators."""
+UNUSED_NAMES = ("t2d", "rotary_emb.inv_freq")
+"""Endings of tensors that trainers save and drafting does not need."""
 
 
 class Eagle3Head:
-    """Weights in the layout of SafeAILab and AngelSlim (second seed, section 3.2).
+    """A head on the device, whichever layout it came in.
 
-    fc [H, 3H] fuses the tapped states; q, k and v read 2H: [norm(embedding), norm(state)]; the residual is the
-    state itself, before its norm. The state before the last norm is what the next draft step takes as its state.
+    fc [H, 3H] fuses the tapped states; q, k and v read 2H: [norm(embedding), norm(state)]. Unless the config says
+    otherwise, the residual is the state itself, and the next draft step takes the state before the last norm.
     """
 
     def __init__(
         self, folder: Path, target: ModelConfig, embedding: Tensor, backend: DeviceBackend, max_model_len: int
     ) -> None:
-        hf_config = read_hf_config(folder)
-        self.config = config = model_config(hf_config)
-        self.tapped_layers = tapped_layers(folder, hf_config, target)
-        hidden, mlp, vocab = config.hidden_size, config.intermediate_size, target.vocab_size
-        if hidden != target.hidden_size:
-            raise CheckpointError(
-                f"{folder}/config.json: hidden_size is {hidden}, but the target's is {target.hidden_size}"
-            )
-        heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        draft_vocab = int(getattr(hf_config, "draft_vocab_size", None) or vocab)
+        head = read_eagle3_config(folder, target)
+        self.config = config = head.decoder
+        self.tapped_layers = head.tapped_layers
+        self._norm_before_residual, self._norm_output = head.norm_before_residual, head.norm_output
+        self._draft_vocab = head.draft_vocab_size
+        hidden = PaddedSize.rounded_up(config.hidden_size, backend.hidden_multiple)
+        taps = PaddedSize.rounded_up(target.hidden_size, backend.hidden_multiple).times(len(head.tapped_layers))
+        drafts = PaddedSize.rounded_up(head.draft_vocab_size, backend.vocab_multiple)
+        self._epsilon, self._taps_epsilon = hidden.epsilon(config.rms_norm_eps), taps.epsilon(config.rms_norm_eps)
         with Checkpoint(folder) as checkpoint:
-            self._epsilon = config.rms_norm_eps
-            layer, attention = "midlayer.", "midlayer.self_attn."
-            own = checkpoint.optional("embed_tokens.weight", vocab, hidden)
-            self._embedding = embedding if own is None else backend.place(own)
-            self._fc = backend.linear(checkpoint.tensor("fc.weight", hidden, len(self.tapped_layers) * hidden))
-            qkv = [("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)]
-            self._qkv = backend.linear(
-                torch.cat([checkpoint.tensor(f"{attention}{name}.weight", out, 2 * hidden) for name, out in qkv])
-            )
-            self._output = backend.linear(checkpoint.tensor(attention + "o_proj.weight", hidden, heads))
-            gate_up = [checkpoint.tensor(f"{layer}mlp.{name}.weight", mlp, hidden) for name in ("gate_proj", "up_proj")]
-            self._gate_up = backend.linear(torch.cat(gate_up))
-            self._down = backend.linear(checkpoint.tensor(layer + "mlp.down_proj.weight", hidden, mlp))
-            self._embedding_norm, self._hidden_norm, self._mlp_norm, self._norm = (
-                backend.place(checkpoint.tensor(name, hidden))
-                for name in (
-                    layer + "input_layernorm.weight",
-                    layer + "hidden_norm.weight",
-                    layer + "post_attention_layernorm.weight",
-                    "norm.weight",
-                )
-            )
-            self._head = backend.linear(checkpoint.tensor("lm_head.weight", draft_vocab, hidden))
-            self._target_ids = backend.place(target_ids_of_drafts(checkpoint, draft_vocab, vocab))
+            body, layer = prefixes(checkpoint)
+            weights = LayerWeights(checkpoint, backend, config, hidden, layer)
+            others = LayerWeights(checkpoint, backend, config, hidden, body)
+            self._embedding = own_embedding(others, target, embedding)
+            self._taps_norm = others.norm("input_norm", taps) if head.norm_before_fc else None
+            self._fc = others.linear({"fc": hidden}, taps)
+            # Embedding and state lie side by side, and each is padded.
+            qkv = weights.qkv(hidden.times(2), bias=config.attention_bias)
+            self._layer = weights.layer(qkv, output_bias=config.attention_bias)
+            self._hidden_norm = weights.norm("hidden_norm", hidden)
+            self._norm = others.norm("norm", hidden)
+            self._head = backend.linear(checkpoint.tensor("lm_head.weight", drafts, hidden))
+            self._target_ids = backend.place(target_ids_of_drafts(checkpoint, head.draft_vocab_size, target.vocab_size))
+            refuse_unread(checkpoint)
         self.rotary = RotaryEmbedding(config, max_model_len, backend)
 
     def fuse(self, hidden_states: Tensor) -> Tensor:
         """Tapped states [rows, taps * hidden] to one state a row [rows, hidden]."""
+        if self._taps_norm is not None:
+            hidden_states = rms_norm(hidden_states, self._taps_norm, self._taps_epsilon)
         return self._fc(hidden_states)
 
     def forward(self, token_ids: Tensor, states: Tensor, attention: AttentionInputs, cache: PagedCache) -> Tensor:
         """New states [rows, hidden] from `token_ids` [rows] and the `states` [rows, hidden] of the tokens before."""
+        layer = self._layer
         embedded = functional.embedding(token_ids, self._embedding)
-        embedded = rms_norm(embedded, self._embedding_norm, self._epsilon)
+        embedded = rms_norm(embedded, layer.input_norm, self._epsilon)
         normed = rms_norm(states, self._hidden_norm, self._epsilon)
-        heads = self._qkv(torch.cat([embedded, normed], -1)).view(states.shape[0], -1, self.config.head_dim)
-        hidden = states + self._output(paged_attention(rotate(heads, attention), 0, cache, attention))
-        return hidden + gated_mlp(rms_norm(hidden, self._mlp_norm, self._epsilon), self._gate_up, self._down)
+        residual = normed if self._norm_before_residual else states
+        heads = layer.qkv(torch.cat([embedded, normed], -1)).view(states.shape[0], -1, self.config.head_dim)
+        hidden = residual + layer.output(paged_attention(rotate(heads, attention), 0, cache, attention))
+        normed = rms_norm(hidden, layer.post_attention_norm, self._epsilon)
+        hidden = hidden + gated_mlp(normed, layer.gate_up, layer.down)
+        return rms_norm(hidden, self._norm, self._epsilon) if self._norm_output else hidden
 
     def draft(self, states: Tensor) -> Tensor:
         """The most likely next token [rows] int32, as a target id, after each of `states` [rows, hidden]."""
-        best = self._head(rms_norm(states, self._norm, self._epsilon)).argmax(-1)
+        normed = states if self._norm_output else rms_norm(states, self._norm, self._epsilon)
+        best = self._head(normed)[:, : self._draft_vocab].argmax(-1)
         return self._target_ids[best]
+
+
+def prefixes(checkpoint: Checkpoint) -> tuple[str, str]:
+    """What the names of all tensors begin with, and those of the layer. Raises CheckpointError for no known layout."""
+    for body in ("", "model."):
+        for layer in LAYER_NAMES:
+            if any(name.startswith(body + layer) for name in checkpoint):
+                return body, body + layer
+    raise CheckpointError(
+        f"{checkpoint.folder} holds no EAGLE3 head: no tensor's name begins with 'midlayer.' (SafeAILab, AngelSlim) "
+        f"or 'layers.0.' (speculators)"
+    )
+
+
+def own_embedding(weights: LayerWeights, target: ModelConfig, shared: Tensor) -> Tensor:
+    """The head's embedding, or the target's [vocab, hidden] where it has none.
+
+    The target's may have more rows, for tokens that do not exist: zeros stand for them.
+    """
+    config, name = weights.config, f"{weights.prefix}embed_tokens.weight"
+    rows = PaddedSize(config.vocab_size, max(config.vocab_size, len(shared)))
+    own = weights.checkpoint.optional(name, rows, weights.hidden)
+    if own is not None:
+        return weights.backend.place(own)
+    if config.hidden_size != target.hidden_size:
+        raise CheckpointError(
+            f"{weights.checkpoint.folder} has no tensor {name!r}, and cannot share the target's embedding: its "
+            f"hidden_size is {config.hidden_size}, the target's {target.hidden_size}"
+        )
+    return shared
 
 
 def target_ids_of_drafts(checkpoint: Checkpoint, draft_vocab: int, vocab: int) -> Tensor:
@@ -99,14 +131,10 @@ def target_ids_of_drafts(checkpoint: Checkpoint, draft_vocab: int, vocab: int) -
     return ids.to(torch.int32)
 
 
-def tapped_layers(folder: Path, hf_config: Any, target: ModelConfig) -> tuple[int, ...]:
-    """Target layers whose input the head was trained on; an early, a middle and a late one unless its config says."""
-    count = target.num_layers
-    layers = getattr(hf_config, "eagle_aux_hidden_state_layer_ids", None) or target.default_tapped_layers
-    layers = tuple(int(layer) for layer in layers)
-    if not all(0 <= layer <= count for layer in layers):
+def refuse_unread(checkpoint: Checkpoint) -> None:
+    """A tensor that nobody read (a bias, a norm, a second layer) is part of a head that would draft differently."""
+    unread = [name for name in checkpoint.unread if not name.endswith(UNUSED_NAMES)]
+    if unread:
         raise CheckpointError(
-            f"{folder}/config.json: eagle_aux_hidden_state_layer_ids is {list(layers)}, but the target has "
-            f"the inputs of layers 0 to {count - 1} and, as {count}, the output of the last"
+            f"{checkpoint.folder} holds tensor {unread[0]!r}, which no supported EAGLE3 head with its config.json has"
         )
-    return layers

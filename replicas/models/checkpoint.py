@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from replicas.errors import CheckpointError
+from replicas.models.padding import PaddedSize
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -29,6 +30,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self._stack = ExitStack()
         self._files: dict[str, Any] = {}
         self._file_of: dict[str, str] = {}
+        self._read: set[str] = set()
         if (folder / INDEX_FILE).exists():
             self._open_shards()
         elif (folder / SINGLE_FILE).exists():
@@ -67,6 +69,7 @@ class Checkpoint(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._file_of:
             raise CheckpointError(f"{self.folder} has no tensor {name!r}")
+        self._read.add(name)
         return self._files[self._file_of[name]].get_tensor(name)
 
     def __contains__(self, name: object) -> bool:
@@ -78,18 +81,26 @@ class Checkpoint(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._file_of)
 
-    def tensor(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name`, which must have `shape`. Raises CheckpointError otherwise."""
+    def tensor(self, name: str, *shape: int | PaddedSize) -> Tensor:
+        """Tensor `name`, which must have `shape` in the checkpoint; padded sizes are padded. Raises CheckpointError."""
         value = self[name]
-        if tuple(value.shape) != shape:
+        stored = tuple(size if isinstance(size, int) else size.stored for size in shape)
+        if tuple(value.shape) != stored:
             raise CheckpointError(
-                f"{self.folder}: tensor {name!r} has shape {tuple(value.shape)}, config.json asks for {shape}"
+                f"{self.folder}: tensor {name!r} has shape {tuple(value.shape)}, config.json asks for {stored}"
             )
+        for dim, size in enumerate(shape):
+            value = value if isinstance(size, int) else size.pad(value, dim)
         return value
 
-    def optional(self, name: str, *shape: int) -> Tensor | None:
+    def optional(self, name: str, *shape: int | PaddedSize) -> Tensor | None:
         """Like `tensor`, or None where the checkpoint has no such name."""
         return self.tensor(name, *shape) if name in self else None
+
+    @property
+    def unread(self) -> list[str]:
+        """Names that nobody has asked for, sorted."""
+        return sorted(self._file_of.keys() - self._read)
 
     def close(self) -> None:
         """Release the files."""

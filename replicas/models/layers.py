@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend, Linear
+from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import CacheView, PagedCache, slots_of
 from replicas.models.model_config import ModelConfig
 
@@ -32,6 +33,11 @@ class RotaryEmbedding:
     """Cosines and sines of every position up to `max_positions`."""
 
     def __init__(self, config: ModelConfig, max_positions: int, backend: DeviceBackend) -> None:
+        if config.max_exact_positions is not None and max_positions > config.max_exact_positions:
+            raise CheckpointError(
+                f"max_model_len is {max_positions}, but the RoPE scaling or sliding window in config.json of a "
+                f"{config.architecture} is only supported up to {config.max_exact_positions} tokens"
+            )
         frequencies = torch.tensor(config.rope_inverse_frequencies, dtype=torch.float32)
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
         cosines, sines = angles.cos() * config.rope_attention_scaling, angles.sin() * config.rope_attention_scaling

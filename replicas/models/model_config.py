@@ -30,6 +30,8 @@ class ModelConfig:
     mlp_bias: bool
     rope_inverse_frequencies: tuple[float, ...]
     rope_attention_scaling: float
+    max_exact_positions: int | None
+    """Longer sequences would need other RoPE frequencies or a sliding window, which are not built; None: any length."""
     eos_token_ids: tuple[int, ...]
 
     @property
@@ -65,7 +67,8 @@ def model_config(hf_config: PreTrainedConfig) -> ModelConfig:
             f"config.json: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
         )
     eos = field("eos_token_id", ())
-    inverse_frequencies, scaling = rope_frequencies(hf_config)
+    head_dim = int(field("head_dim", int(field("hidden_size")) // heads))
+    inverse_frequencies, scaling = rope_frequencies(hf_config, head_dim)
     return ModelConfig(
         architecture=architectures[0],
         vocab_size=int(field("vocab_size")),
@@ -74,7 +77,7 @@ def model_config(hf_config: PreTrainedConfig) -> ModelConfig:
         num_layers=int(field("num_hidden_layers")),
         num_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=int(field("head_dim", int(field("hidden_size")) // heads)),
+        head_dim=head_dim,
         rms_norm_eps=float(field("rms_norm_eps")),
         max_position_embeddings=int(field("max_position_embeddings")),
         tie_word_embeddings=bool(field("tie_word_embeddings", False)),
@@ -82,20 +85,45 @@ def model_config(hf_config: PreTrainedConfig) -> ModelConfig:
         mlp_bias=bool(field("mlp_bias", False)),
         rope_inverse_frequencies=tuple(inverse_frequencies.tolist()),
         rope_attention_scaling=scaling,
+        max_exact_positions=max_exact_positions(hf_config),
         eos_token_ids=(eos,) if isinstance(eos, int) else tuple(eos),
     )
 
 
-def rope_frequencies(hf_config: PreTrainedConfig) -> tuple[Tensor, float]:
+def rope_frequencies(hf_config: PreTrainedConfig, head_dim: int) -> tuple[Tensor, float]:
     """Inverse frequencies [head_dim / 2] float32 and the attention scaling of `hf_config`'s RoPE variant."""
-    rope: dict[str, Any] = getattr(hf_config, "rope_parameters", None) or {}
-    kind = rope.get("rope_type", "default")
-    if kind != "default":
-        if kind not in ROPE_INIT_FUNCTIONS:
-            raise CheckpointError(f"config.json: rope_type is {kind!r}; known are {sorted(ROPE_INIT_FUNCTIONS)}")
+    rope, kind = rope_parameters(hf_config)
+    if kind == "default":
+        theta = float(rope.get("rope_theta", 10000.0))
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+        frequencies, scaling = 1.0 / theta**exponents, 1.0
+    elif kind in ROPE_INIT_FUNCTIONS:
         frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](hf_config, torch.device("cpu"))
-        return frequencies, float(scaling)
-    head_dim = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
-    theta = float(rope.get("rope_theta", 10000.0))
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    return 1.0 / theta**exponents, 1.0
+    else:
+        known = sorted(["default", *ROPE_INIT_FUNCTIONS])
+        raise CheckpointError(f"config.json: rope_type is {kind!r}; known are {known}")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0 or len(frequencies) != head_dim // 2:
+        raise CheckpointError(
+            f"config.json: RoPE turns {2 * len(frequencies)} of the {head_dim} elements of a head (rope_parameters, "
+            f"partial_rotary_factor {rope.get('partial_rotary_factor', 1.0)}); only whole heads are supported"
+        )
+    return frequencies, float(scaling)
+
+
+def max_exact_positions(hf_config: PreTrainedConfig) -> int | None:
+    """Longest sequence for which one set of frequencies and full attention are what `hf_config` describes."""
+    rope, kind = rope_parameters(hf_config)
+    limits: list[int] = []
+    if kind == "dynamic":
+        limits.append(hf_config.max_position_embeddings)
+    elif kind == "longrope":
+        limits.append(rope["original_max_position_embeddings"])
+    if "sliding_attention" in (getattr(hf_config, "layer_types", None) or ()):
+        limits.append(int(getattr(hf_config, "sliding_window", None) or 0))
+    return min(limits, default=None)
+
+
+def rope_parameters(hf_config: PreTrainedConfig) -> tuple[dict[str, Any], str]:
+    """The RoPE fields of `hf_config` and their variant."""
+    rope: dict[str, Any] = getattr(hf_config, "rope_parameters", None) or {}
+    return rope, rope.get("rope_type", "default")

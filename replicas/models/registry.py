@@ -1,5 +1,6 @@
 """Architectures that can be served: one line each."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from replicas.models.checkpoint import Checkpoint
 from replicas.models.layers import AttentionInputs, RotaryEmbedding
 from replicas.models.llama import LlamaModel
 from replicas.models.model_config import ModelConfig, model_config
+from replicas.models.qwen2 import Qwen2Model
+from replicas.models.qwen3 import Qwen3Model
 from replicas.models.source import read_hf_config
 
 
@@ -35,8 +38,10 @@ class TargetModel(Protocol):
         ...
 
 
-TARGETS = {
+TARGETS: dict[str, Callable[[ModelConfig, Checkpoint, DeviceBackend, int], TargetModel]] = {
     "LlamaForCausalLM": LlamaModel,
+    "Qwen2ForCausalLM": Qwen2Model,
+    "Qwen3ForCausalLM": Qwen3Model,
 }
 
 

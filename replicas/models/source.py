@@ -189,11 +189,8 @@ def writing_into(cache: Path) -> Generator[None, None, None]:
         ) from error
 
 
-def read_hf_config(folder: Path) -> "PreTrainedConfig":
-    """The config.json of `folder`. Raises CheckpointError if it is missing, not JSON or of an unknown model_type."""
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
+def read_config_fields(folder: Path) -> dict[str, Any]:
+    """The config.json of `folder` as it stands. Raises CheckpointError if it is missing or no JSON object."""
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
@@ -201,13 +198,28 @@ def read_hf_config(folder: Path) -> "PreTrainedConfig":
         fields: Any = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(fields, dict) or "model_type" not in fields:
+    return fields if isinstance(fields, dict) else {}
+
+
+def hf_config(fields: dict[str, Any], path: Path) -> "PreTrainedConfig":
+    """Transformers' config of `fields`, read from `path`. Raises CheckpointError if its model_type is unknown."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if "model_type" not in fields:
         raise CheckpointError(f"{path} has no field 'model_type'")
+    if fields["model_type"] not in CONFIG_MAPPING:
+        raise CheckpointError(f"{path}: model_type {fields['model_type']!r} is unknown to transformers")
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (KeyError, ValueError, StrictDataclassError) as error:
+        return AutoConfig.for_model(**fields)
+    except (AttributeError, KeyError, TypeError, ValueError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} of model_type {fields['model_type']!r} cannot be used: {reason}") from error
+
+
+def read_hf_config(folder: Path) -> "PreTrainedConfig":
+    """The config.json of `folder`. Raises CheckpointError if it is missing, not JSON or of an unknown model_type."""
+    return hf_config(read_config_fields(folder), folder / "config.json")
 
 
 def main() -> None:

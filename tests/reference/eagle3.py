@@ -5,6 +5,30 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from tests.reference.decoding import layer_inputs
+
+
+class Expected:
+    """Drafts by the naive head, with the target's states from transformers at `layers` (by default the config's)."""
+
+    def __init__(
+        self,
+        reference: LlamaForCausalLM,
+        tensors: Mapping[str, Tensor],
+        config: Mapping[str, Any],
+        layers: Sequence[int] | None = None,
+    ) -> None:
+        self._reference = reference
+        self._head = NaiveEagle3(tensors, config, reference.model.embed_tokens.weight.detach())
+        self._layers = layers or config["eagle_aux_hidden_state_layer_ids"]
+
+    def drafts(self, token_ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """After `token_ids`, the last of which the target has just chosen."""
+        states = layer_inputs(self._reference, token_ids[:-1])
+        taps = torch.cat([states[layer] for layer in self._layers], -1)
+        return tuple(self._head.drafts(taps, token_ids[1:], count))
 
 
 class NaiveEagle3:
@@ -27,18 +51,27 @@ class NaiveEagle3:
         self, taps: Tensor, next_token_ids: Sequence[int], count: int, forced: Sequence[int] | None = None
     ) -> Tensor:
         """Logits [count, draft vocab] of those drafts; `forced` are read on instead of the drafts, where given."""
-        features = taps.to(self._embedding.dtype) @ self._tensors["fc.weight"].T
+        taps = taps.to(self._embedding.dtype)
+        if self._config.get("norm_before_fc"):
+            taps = self._norm(taps, "input_norm.weight")
+        features = taps @ self._tensors["fc.weight"].T
         token_ids, rows = list(next_token_ids), list[Tensor]()
         for step in range(count):
             state = self._layer(features, torch.tensor(token_ids))[-1]
-            rows.append(self._tensors["lm_head.weight"] @ self._norm(state, "norm.weight"))
+            normed = self._norm(state, "norm.weight")
+            rows.append(self._tensors["lm_head.weight"] @ normed)
             token_ids.append(self._target_id(rows[-1]) if forced is None else forced[step])
-            features = torch.cat([features, state[None]])
+            fed_back = normed if self._config.get("norm_output") else state
+            features = torch.cat([features, fed_back[None]])
         return torch.stack(rows)
 
     def _target_id(self, logits: Tensor) -> int:
         draft = int(logits.argmax())
-        return draft + int(self._tensors["d2t"][draft])
+        return draft + int(self._tensors["d2t"][draft]) if "d2t" in self._tensors else draft
+
+    def _product(self, rows: Tensor, name: str) -> Tensor:
+        product = rows @ self._tensors[f"{name}.weight"].T
+        return product + self._tensors[f"{name}.bias"] if f"{name}.bias" in self._tensors else product
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:
         variance = hidden.square().mean(-1, keepdim=True)
@@ -49,9 +82,11 @@ class NaiveEagle3:
         heads, kv_heads = self._config["num_attention_heads"], self._config["num_key_value_heads"]
         count, head_dim = len(token_ids), self._config["head_dim"]
         embedded = self._norm(self._embedding[token_ids], "midlayer.input_layernorm.weight")
-        both = torch.cat([embedded, self._norm(features, "midlayer.hidden_norm.weight")], -1)
+        normed = self._norm(features, "midlayer.hidden_norm.weight")
+        residual = normed if self._config.get("norm_before_residual") else features
+        both = torch.cat([embedded, normed], -1)
         queries, keys, values = (
-            (both @ self._tensors[f"midlayer.self_attn.{name}_proj.weight"].T).view(count, size, head_dim)
+            self._product(both, f"midlayer.self_attn.{name}_proj").view(count, size, head_dim)
             for name, size in (("q", heads), ("k", kv_heads), ("v", kv_heads))
         )
         queries, keys = self._rotated(queries), self._rotated(keys).repeat_interleave(heads // kv_heads, 1)
@@ -59,7 +94,7 @@ class NaiveEagle3:
         scores = scores.masked_fill(torch.ones(count, count, dtype=torch.bool).triu(1), -torch.inf)
         values = values.repeat_interleave(heads // kv_heads, 1)
         attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).reshape(count, -1)
-        hidden = features + attended @ self._tensors["midlayer.self_attn.o_proj.weight"].T
+        hidden = residual + self._product(attended, "midlayer.self_attn.o_proj")
         normed = self._norm(hidden, "midlayer.post_attention_layernorm.weight")
         gate, up = (normed @ self._tensors[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         return hidden + (torch.nn.functional.silu(gate) * up) @ self._tensors["midlayer.mlp.down_proj.weight"].T

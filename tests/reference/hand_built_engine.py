@@ -71,10 +71,10 @@ class Bench:
 class TinyTarget:
     """A target loaded once, from which engines are built in a few milliseconds."""
 
-    def __init__(self, folder: Path, max_model_len: int = 512) -> None:
+    def __init__(self, folder: Path, max_model_len: int = 512, backend: CpuBackend | None = None) -> None:
         self.folder = folder
         self.shape = target_config(folder)
-        self.backend = CpuBackend("float32", num_threads=1)
+        self.backend = backend or CpuBackend("float32", num_threads=1)
         self._max_model_len = max_model_len
         with torch.inference_mode():
             self.model = load_target(folder, self.shape, self.backend, max_model_len)

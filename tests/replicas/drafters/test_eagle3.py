@@ -1,7 +1,6 @@
 """The EAGLE3 drafter, inside an engine, against a head that recomputes everything from scratch."""
 
 import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from replicas.drafters.drafter import Drafter, ProposeInput
 from replicas.drafters.eagle3 import Eagle3Drafter
 from replicas.drafters.eagle3_head import Eagle3Head
 from replicas.kv_cache.paged_cache import PagedCache
-from tests.reference.decoding import greedy, layer_inputs
-from tests.reference.eagle3 import NaiveEagle3
+from tests.reference.decoding import greedy
+from tests.reference.eagle3 import Expected
 from tests.reference.hand_built_engine import Answer, TinyTarget, generate, greedy_request, run_steps
 from tests.reference.k_policies import FixedK, RandomK
 from tests.reference.scripted_drafter import ScriptedDrafter, continuation
@@ -27,21 +26,6 @@ PROMPTS = {
     for length in (1, 2, 5, 9, 17, 30)
 }
 NEW_TOKENS = 24
-
-
-class Expected:
-    """Drafts by the naive head, with the target's states from transformers."""
-
-    def __init__(self, reference: LlamaForCausalLM, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-        self._reference = reference
-        self._head = NaiveEagle3(tensors, config, reference.model.embed_tokens.weight.detach())
-        self._layers: list[int] = config["eagle_aux_hidden_state_layer_ids"]
-
-    def drafts(self, token_ids: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """After `token_ids`, the last of which the target has just chosen."""
-        states = layer_inputs(self._reference, token_ids[:-1])
-        taps = torch.cat([states[layer] for layer in self._layers], -1)
-        return tuple(self._head.drafts(taps, token_ids[1:], count))
 
 
 class Overruled:

@@ -1,23 +1,19 @@
 """The Llama target against transformers' on tiny random checkpoints."""
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from replicas.devices.cpu import CpuBackend
 from replicas.kv_cache.paged_cache import PagedCache
-from replicas.models.registry import TargetModel, load_target, target_config
-from tests.reference.decoding import full_logits, layer_inputs
-from tests.reference.tiny_checkpoints import LAYERS, VOCAB, write_target
-
-BLOCK_SIZE = 4
-MAX_LENGTH = 96
-PROMPT = torch.randint(0, VOCAB, (41,), generator=torch.Generator().manual_seed(5)).tolist()
+from tests.reference.decoding import full_logits
+from tests.reference.target_runs import BLOCK_SIZE, PROMPT, assert_like_transformers, load, run
+from tests.reference.tiny_checkpoints import LAYERS, write_target
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -33,6 +29,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-3,
     },
     "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    "dynamic": {
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+        "max_position_embeddings": 96,
+    },
+    "longrope": {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 96,
+            "short_factor": [1.0 + 0.1 * index for index in range(8)],
+            "long_factor": [4.0] * 8,
+        },
+    },
     "llama3": {
         "rope_parameters": {
             "rope_type": "llama3",
@@ -51,49 +61,58 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 128,
         }
     },
+    "yarn with its own attention factor": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "attention_factor": 0.7,
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+        }
+    },
 }
-
-
-def load(folder: Path, backend: CpuBackend | None = None, taps: tuple[int, ...] = ()) -> TargetModel:
-    backend = backend or CpuBackend("float32", num_threads=1)
-    model = load_target(folder, target_config(folder), backend, MAX_LENGTH)
-    model.tap(taps)
-    return model
-
-
-def run(model: TargetModel, chunks: list[list[int]]) -> tuple[Tensor, Tensor | None]:
-    """Logits [tokens, vocab] and taps of one sequence, run chunk by chunk over scattered blocks."""
-    config = model.config
-    blocks = MAX_LENGTH // BLOCK_SIZE
-    cache = PagedCache(config.num_layers, 2 * blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
-    order = torch.randperm(2 * blocks - 1, generator=torch.Generator().manual_seed(1)) + 1
-    table = order[:blocks].int()[None]
-    start, logits, taps = 0, list[Tensor](), list[Tensor]()
-    with torch.inference_mode():
-        for chunk in chunks:
-            positions = torch.arange(start, start + len(chunk), dtype=torch.int32)[None]
-            attention = model.rotary.attention_inputs(positions, table, BLOCK_SIZE)
-            hidden, tapped = model.forward(torch.tensor([chunk], dtype=torch.int32), attention, cache)
-            logits.append(model.logits(hidden))
-            taps += [] if tapped is None else [tapped]
-            start += len(chunk)
-    return torch.cat(logits), torch.cat(taps) if taps else None
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_logits_and_taps_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    assert_like_transformers(tmp_path, write_target(tmp_path, seed=1, **VARIANTS[name]))
+
+
+LEGACY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "theta": ({"rope_theta": 500000.0}, {"rope_type": "default", "rope_theta": 500000.0}),
+    "linear": (
+        {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    ),
+    "llama3": (
+        {"rope_theta": 10000.0, "rope_scaling": VARIANTS["llama3"]["rope_parameters"]},
+        VARIANTS["llama3"]["rope_parameters"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_configs_written_before_transformers_5_mean_the_same(name: str, tmp_path: Path) -> None:
+    old, new = LEGACY[name]
+    reference = write_target(tmp_path, seed=1, rope_parameters=new)
+    path = tmp_path / "config.json"
+    fields = json.loads(path.read_text())
+    del fields["rope_parameters"]
+    path.write_text(json.dumps(fields | old))
+    assert_like_transformers(tmp_path, reference)
+
+
+@pytest.mark.parametrize("multiples", [{"hidden_multiple": 48}, {"vocab_multiple": 64}], ids=["hidden", "vocabulary"])
+@pytest.mark.parametrize("name", ["attention bias", "tied", "other theta and epsilon"])
+def test_padding_gives_the_unpadded_result(name: str, multiples: dict[str, int], tmp_path: Path) -> None:
+    """64 wide becomes 96 wide, 200 tokens become 256 rows; random weights hide no fault of either."""
     reference = write_target(tmp_path, seed=1, **VARIANTS[name])
-    logits, taps = run(load(tmp_path, taps=tuple(range(LAYERS + 1))), [PROMPT])
-    expected = full_logits(reference, PROMPT)
-    assert expected.std() > 0.5, "the reference tells tokens apart"
-    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=2e-4)
-    assert taps is not None
-    for layer, (ours, theirs) in enumerate(
-        zip(taps.chunk(LAYERS + 1, -1), layer_inputs(reference, PROMPT), strict=True)
-    ):
-        torch.testing.assert_close(
-            ours, theirs, rtol=1e-4, atol=2e-4, msg=lambda text, layer=layer: f"tap {layer}: {text}"
-        )
+    backend = CpuBackend("float32", num_threads=1, **multiples)
+    assert_like_transformers(tmp_path, reference, backend)
+    embedding = load(tmp_path, backend).embedding
+    assert embedding.shape == ((200, 96) if "hidden_multiple" in multiples else (256, 64))
 
 
 @pytest.mark.parametrize("cuts", [(1, 2, 3), (16, 32), (40,), tuple(range(1, 41))])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from replicas.devices.cpu import CpuBackend
 from replicas.errors import CheckpointError
-from replicas.models.registry import load_target, target_config
+from replicas.models.registry import TARGETS, load_target, target_config
 from tests.reference.tiny_checkpoints import END, write_target
 
 
@@ -102,8 +102,8 @@ def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     edit_config(tmp_path, architectures=["MambaForCausalLM"])
     with pytest.raises(CheckpointError) as error:
         target_config(tmp_path)
-    sentence = f"{tmp_path}/config.json: architecture 'MambaForCausalLM' is not supported; supported: LlamaForCausalLM"
-    assert str(error.value) == sentence
+    sentence = f"{tmp_path}/config.json: architecture 'MambaForCausalLM' is not supported; supported: "
+    assert str(error.value) == sentence + ", ".join(sorted(TARGETS))
 
 
 def test_no_architecture_is_refused(tmp_path: Path) -> None:
@@ -118,6 +118,46 @@ def test_an_unknown_rope_type_is_refused(tmp_path: Path) -> None:
     edit_config(tmp_path, rope_parameters={"rope_type": "spiral", "rope_theta": 10000.0})
     with pytest.raises(CheckpointError, match=r"config\.json.*rope_type.*'spiral'.*'yarn'"):
         target_config(tmp_path)
+
+
+def test_rope_must_turn_whole_heads(tmp_path: Path) -> None:
+    write_target(tmp_path)
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0, "partial_rotary_factor": 0.5}
+    edit_config(tmp_path, rope_parameters=rope)
+    with pytest.raises(CheckpointError, match=r"RoPE turns 8 of the 16 .*partial_rotary_factor 0\.5"):
+        target_config(tmp_path)
+
+
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_parameters": DYNAMIC, "max_position_embeddings": 64},
+        {"rope_parameters": LONGROPE, "max_position_embeddings": 256},
+        {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
+    ],
+    ids=["dynamic", "longrope", "sliding window"],
+)
+def test_what_changes_with_length_is_refused_beyond_it(fields: dict[str, Any], tmp_path: Path) -> None:
+    write_target(tmp_path, **fields)
+    config, backend = target_config(tmp_path), CpuBackend("float32", num_threads=1)
+    load_target(tmp_path, config, backend, 64)
+    with pytest.raises(CheckpointError) as error:
+        load_target(tmp_path, config, backend, 65)
+    assert str(error.value) == (
+        "max_model_len is 65, but the RoPE scaling or sliding window in config.json of a "
+        f"{config.architecture} is only supported up to 64 tokens"
+    )
 
 
 def test_another_activation_is_refused(tmp_path: Path) -> None:
