@@ -14,6 +14,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer
 
 from replicas.errors import CheckpointError, RequestError
+from replicas.token_bytes import TokenBytes
 
 
 class TextCodec:
@@ -33,6 +34,7 @@ class TextCodec:
         self._plain.encode_special_tokens = True
         added = self._backend.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._token_bytes = TokenBytes(self._backend)
         self._special_texts = [added[token_id].content for token_id in sorted(self._special_ids)]
         self.eos_token_ids = self._read_eos(folder)
         """Tokens that end a text, by config.json, generation_config.json and the tokenizer."""
@@ -85,6 +87,14 @@ class TextCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids` without special tokens; bytes that make no character become U+FFFD."""
         return self._backend.decode(list(token_ids), skip_special_tokens=True)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text, in UTF-8, perhaps not whole characters; of a special token its name."""
+        return self._token_bytes.of(token_id)
+
+    def is_special(self, token_id: int) -> bool:
+        """True for a token that has no text."""
+        return token_id in self._special_ids
 
     def text_stream(self, stop: tuple[str, ...] = ()) -> "TextStream":
         """The text of one sequence, token by token, that ends before the first of the `stop` strings."""
