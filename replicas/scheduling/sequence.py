@@ -80,8 +80,9 @@ class Sequence:
 
     def learn_prompt_logprobs(self, start: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
         """Add those of the prompt's tokens after position `start`. What a preempted sequence runs again it knows."""
-        if self.prompt_logprobs is not None:
+        if logprobs and self.prompt_logprobs is not None:
             known = len(self.prompt_logprobs) - start
+            assert known >= 0, "tokens from a prefix cache have no logits: such a request must compute its whole prompt"
             self.prompt_logprobs += logprobs[known : self.num_prompt_tokens - 1 - start]
 
     def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
