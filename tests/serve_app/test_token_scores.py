@@ -15,8 +15,9 @@ def test_nobody_asked() -> None:
 
 
 def test_tokens_are_bytes() -> None:
-    [score] = TokenScores(ByteCodec()).of(output((65,), (TokenLogprobs(65, -1.0, ((66, -0.5), (0xC3, -2.0))),))) or ()
-    assert score == ScoredToken(b"A", -1.0, ((b"B", -0.5), (b"\xc3", -2.0)), 0)
+    logprobs = TokenLogprobs(65, -1.0, ((66, -0.5), (0xC3, -2.0)))
+    wanted = ScoredToken(b"A", -1.0, ((b"B", -0.5), (b"\xc3", -2.0)), 0)
+    assert TokenScores(ByteCodec()).of(output((65,), (logprobs,))) == (wanted,)
 
 
 def test_offsets_go_on_over_the_steps_and_count_characters() -> None:
