@@ -1,6 +1,5 @@
 """The engine: plan, execute, apply. Synchronous and without Ray, so that sweeps and tests can drive it."""
 
-import random
 import time
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.k_policy import KPolicy
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
-from replicas.scheduling.step_plan import TokenChoice
+from replicas.scheduling.token_choice import token_choice
 from replicas.text_codec import TextCodec
 
 
@@ -63,7 +62,10 @@ class Engine:
         self._busy_seconds = 0.0
 
     def add_request(self, request: GenerationRequest) -> None:
-        """Queue `request`. Raises RequestError: id in use; prompt empty, too long or with unknown tokens."""
+        """Queue `request`.
+
+        Raises RequestError: id in use; prompt empty, too long or with unknown tokens; and those of token_choice.
+        """
         if request.request_id in self._scheduler:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         limit, count = self.config.max_model_len, len(request.prompt_token_ids)
@@ -82,13 +84,10 @@ class Engine:
                 f"the prompt holds token {wrong}; this model's tokens are 0 to {self._vocab_size - 1}", "prompt"
             )
         sampling = request.sampling
-        # A top_k that keeps all tokens is none; as such it needs no filter and fits the device's int32.
-        top_k = sampling.top_k if sampling.top_k < self._vocab_size else 0
-        seed = random.getrandbits(31) if sampling.seed is None else _fold(sampling.seed)
-        choice = TokenChoice(sampling.temperature, top_k, sampling.top_p, sampling.min_p, seed)
         eos = frozenset[int]() if sampling.ignore_eos else self._eos_token_ids
-        text = self.codec.text_stream(sampling.stop) if self.codec else None
         stops = eos | frozenset(sampling.stop_token_ids)
+        choice = token_choice(sampling, count, stops, self._vocab_size)
+        text = self.codec.text_stream(sampling.stop) if self.codec else None
         self._scheduler.add(Sequence(request, choice, text, stops, limit, list(request.prompt_token_ids)))
 
     def abort(self, request_id: str) -> None:
@@ -168,8 +167,3 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
         allocator,
         ModelRunner(target, cache, drafter, buckets, backend),
     )
-
-
-def _fold(seed: int) -> int:
-    """Any integer seed as 31 bits, so that it fits the device's int32."""
-    return (seed ^ (seed >> 31) ^ (seed >> 62)) & 0x7FFFFFFF

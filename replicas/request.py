@@ -5,6 +5,9 @@ from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort"]
 
+MAX_LOGPROBS = 20
+"""Most alternatives a position that a request may ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -16,8 +19,18 @@ class SamplingParams:
     """0: all tokens."""
     top_p: float = 1.0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    """Taken once from the logit of every token that the output holds."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit as often as the output holds it."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits, and multiplies negative ones, of the tokens that prompt or output hold."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit)."""
     seed: int | None = None
     """None: a fresh one for each request."""
+    min_tokens: int = 0
+    """Until so many tokens are out, stop tokens cannot be chosen and stop strings do not end the text."""
     max_tokens: int | None = None
     """None: up to max_model_len."""
     stop: tuple[str, ...] = ()
@@ -25,6 +38,10 @@ class SamplingParams:
     ignore_eos: bool = False
     num_speculative_tokens: int | None = None
     """Upper bound of K for this request; 0 switches speculation off."""
+    logprobs: int | None = None
+    """Report every output token's log-probability, and so many of the most likely ones (up to MAX_LOGPROBS)."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,20 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position, natural logarithms.
+
+    They are the target's own: of its raw logits, at temperature 1 and before penalties, biases and filters (as vLLM's
+    default, `raw_logprobs`), so that they do not depend on how tokens are chosen.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """(token id, log-probability) of the most likely tokens, as many as were asked for, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOutput:
     """What one step added to one request."""
 
@@ -73,3 +104,7 @@ class RequestOutput:
     """All so far."""
     acceptance: Acceptance
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """Of each of `token_ids`, if the request asked."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """Of each of the prompt's tokens, if the request asked; only in the first output. The first token's are None."""

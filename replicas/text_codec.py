@@ -14,6 +14,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer
 
 from replicas.errors import CheckpointError, RequestError
+from replicas.token_bytes import TokenBytes
 
 
 class TextCodec:
@@ -33,6 +34,7 @@ class TextCodec:
         self._plain.encode_special_tokens = True
         added = self._backend.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._token_bytes = TokenBytes(self._backend)
         self._special_texts = [added[token_id].content for token_id in sorted(self._special_ids)]
         self.eos_token_ids = self._read_eos(folder)
         """Tokens that end a text, by config.json, generation_config.json and the tokenizer."""
@@ -86,6 +88,14 @@ class TextCodec:
         """Text of `token_ids` without special tokens; bytes that make no character become U+FFFD."""
         return self._backend.decode(list(token_ids), skip_special_tokens=True)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text, in UTF-8, perhaps not whole characters; of a special token its name."""
+        return self._token_bytes.of(token_id)
+
+    def is_special(self, token_id: int) -> bool:
+        """True for a token that has no text."""
+        return token_id in self._special_ids
+
     def text_stream(self, stop: tuple[str, ...] = ()) -> "TextStream":
         """The text of one sequence, token by token, that ends before the first of the `stop` strings."""
         return TextStream(self._backend, self._special_ids, stop)
@@ -102,7 +112,6 @@ class TextStream:
         self._backend = backend
         self._special_ids = special_ids
         self._stop = tuple(filter(None, stop))
-        self._longest_stop = max(map(len, self._stop), default=0)
         self._decoder = DecodeStream(skip_special_tokens=True)
         self._decoded: list[int] = []
         """Tokens of the decoder's latest text: some tokenizers write a token by the one before it."""
@@ -112,8 +121,11 @@ class TextStream:
         self._stopped = False
         self._finished = False
 
-    def push(self, token_id: int) -> bool:
-        """Add a token. True when a stop string is complete: it and all after it, later tokens too, are dropped."""
+    def push(self, token_id: int, may_stop: bool = True) -> bool:
+        """Add a token. True when a stop string is complete: it and all after it, later tokens too, are dropped.
+
+        A stop string that is complete while none `may_stop` the text is text.
+        """
         # The decoder would keep special tokens until the next text, and decode all of them at each step.
         if self._stopped or token_id in self._special_ids:
             return self._stopped
@@ -121,7 +133,7 @@ class TextStream:
         text = self._step(token_id)
         if text:
             self._decoded, self._incomplete = self._incomplete, []
-            self._append(text)
+            self._append(text, may_stop)
         return self._stopped
 
     def take(self) -> str:
@@ -138,7 +150,7 @@ class TextStream:
             both = self._decode(self._decoded + self._incomplete)
             rest = both.removeprefix(before) if both.startswith(before) else self._decode(self._incomplete)
             self._incomplete = []
-            self._append(rest)
+            self._append(rest, may_stop=True)
         self._finished = True
 
     def _step(self, token_id: int) -> str | None:
@@ -151,10 +163,13 @@ class TextStream:
     def _decode(self, token_ids: list[int]) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=True)
 
-    def _append(self, text: str) -> None:
-        searched = max(0, len(self._unsent) - self._longest_stop)
+    def _append(self, text: str, may_stop: bool) -> None:
+        before = len(self._unsent)
         self._unsent += text
-        begins = [(self._unsent.find(stop, searched), stop) for stop in self._stop]
+        if not may_stop:
+            return
+        # Only what ends in the new text: an earlier one was text.
+        begins = [(self._unsent.find(stop, max(0, before - len(stop) + 1)), stop) for stop in self._stop]
         found = [(begin + len(stop), begin) for begin, stop in begins if begin >= 0]
         if found:
             self._unsent = self._unsent[: min(found)[1]]

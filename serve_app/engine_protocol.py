@@ -21,6 +21,10 @@ class Codec(Protocol):
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
 
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def is_special(self, token_id: int) -> bool: ...
+
 
 class AsyncEngine(Protocol):
     """An engine on a thread of its own."""

@@ -27,6 +27,18 @@ class GenerationJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """An output token with its log-probability. Tokens are bytes in UTF-8, since one may hold half a character."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+    """The most likely tokens, the best first."""
+    text_offset: int
+    """Characters of the text before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What one step added, and the counts so far."""
 
@@ -40,3 +52,5 @@ class Delta:
     accepted: int
     mean_acceptance_length: float
     finish_reason: FinishReason | None
+    scores: tuple[ScoredToken, ...] | None = None
+    """Of the tokens that the step added, also of those whose text is held back; None if the request did not ask."""

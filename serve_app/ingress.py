@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from replicas.errors import EyrieError, RequestError
 from serve_app.errors import error_answer, handle_error
 from serve_app.generation import Delta, GenerationJob
 from serve_app.model_client import HandleClient, ModelClient, deltas
+from serve_app.openai_logprobs import chat_logprobs, completion_logprobs
 from serve_app.openai_protocol import ChatCompletionRequest, CompletionRequest
 from serve_app.openai_responses import (
     AssistantMessage,
@@ -135,8 +136,8 @@ class Routes:
         job = GenerationJob(request_id, prompt, sampling)
         stream = deltas(model.client, job, self._request_timeout_s)
         if not body.stream:
-            text, last = await unless_disconnected(request, _collect(stream))
-            return _plain_answer(kind, job, created, body.model, text, last, model.method)
+            whole = await unless_disconnected(request, _collect(stream))
+            return _plain_answer(kind, job, created, body.model, whole, model.method)
         # The first step decides the status: a prompt that is too long, a full queue, a dead engine.
         first = await unless_disconnected(request, _first(stream))
         head = {
@@ -237,15 +238,15 @@ async def _first(stream: AsyncGenerator[Delta, None]) -> Delta:
     return await stream.__anext__()
 
 
-async def _collect(stream: AsyncGenerator[Delta, None]) -> tuple[str, Delta]:
-    """The whole text, and the last delta."""
-    texts: list[str] = []
-    last: Delta | None = None
+async def _collect(stream: AsyncGenerator[Delta, None]) -> Delta:
+    """All deltas as one: the last, with the whole text and every token's score."""
+    found: list[Delta] = []
     async with aclosing(stream):
-        async for last in stream:
-            texts.append(last.text)
-    assert last is not None, "deltas() raises rather than end without one"
-    return "".join(texts), last
+        async for delta in stream:
+            found.append(delta)
+    last = found[-1]  # deltas() raises rather than end without one.
+    scores = None if last.scores is None else tuple(score for delta in found for score in delta.scores or ())
+    return replace(last, text="".join(delta.text for delta in found), scores=scores)
 
 
 def _plain_answer(
@@ -253,18 +254,20 @@ def _plain_answer(
     job: GenerationJob,
     created: int,
     model: str,
-    text: str,
-    last: Delta,
+    whole: Delta,
     method: str | None,
 ) -> Response:
-    usage = usage_of(last, method)
-    reason = last.finish_reason or "stop"
+    usage, scores = usage_of(whole, method), whole.scores
+    reason = whole.finish_reason or "stop"
     answer: ChatCompletion | Completion
     if kind == "chat":
-        choice = ChatChoice(message=AssistantMessage(content=text), finish_reason=reason)
+        message = AssistantMessage(content=whole.text)
+        logprobs = None if scores is None else chat_logprobs(scores)
+        choice = ChatChoice(message=message, logprobs=logprobs, finish_reason=reason)
         answer = ChatCompletion(id=job.request_id, created=created, model=model, choices=[choice], usage=usage)
     else:
-        plain_choice = CompletionChoice(text=text, finish_reason=reason)
+        columns = None if scores is None else completion_logprobs(scores)
+        plain_choice = CompletionChoice(text=whole.text, logprobs=columns, finish_reason=reason)
         answer = Completion(id=job.request_id, created=created, model=model, choices=[plain_choice], usage=usage)
     return Response(answer.model_dump_json(), media_type="application/json")
 

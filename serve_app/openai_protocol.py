@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from replicas.config import MAX_SPECULATIVE_TOKENS
 from replicas.errors import RequestError
-from replicas.request import SamplingParams
+from replicas.request import MAX_LOGPROBS, SamplingParams
 from serve_app.generation import ChatMessage, Prompt
 from serve_app.untyped_data import list_or_none, mapping_or_none
 from serve_app.validation_sentences import value_text
@@ -18,11 +18,6 @@ COMPLETION_MAX_TOKENS = 16
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "min_tokens": (0,),
     "response_format": ({"type": "text"},),
     "metadata": ({},),
     "service_tier": ("auto", "default"),
@@ -32,8 +27,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -48,7 +41,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL,
-    "logprobs": (),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -100,6 +92,12 @@ def _all_tokens(top_k: int) -> int:
     return max(top_k, 0)
 
 
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenKey = Annotated[int, Field(strict=False)]
+"""A key of a JSON object, which only can be a string."""
+LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+
+
 class GenerationOptions(_Request):
     """What chat and plain completions have in common."""
 
@@ -111,6 +109,14 @@ class GenerationOptions(_Request):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1), AfterValidator(_all_tokens)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    """Ours, as in vLLM: above 1 against tokens of the prompt and the output."""
+    logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    """By token id."""
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Ours, as in vLLM: tokens before the model may stop."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Annotated[list[str], BeforeValidator(_stop_strings)] | None = None
     stop_token_ids: list[int] | None = None
@@ -137,13 +143,23 @@ class GenerationOptions(_Request):
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def sampling(self, max_tokens: int | None) -> SamplingParams:
-        """For the engine; null is the default."""
+    def sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """For the engine; null is the default. Raises RequestError if min_tokens is more than `max_tokens`."""
+        if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
+            raise RequestError(
+                f"min_tokens is {self.min_tokens}; allowed: at most the limit of {max_tokens} tokens", "min_tokens"
+            )
         return SamplingParams(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=self.top_k or 0,
             top_p=1.0 if self.top_p is None else self.top_p,
             min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=tuple((self.logit_bias or {}).items()),
+            min_tokens=self.min_tokens or 0,
+            logprobs=logprobs,
             seed=self.seed,
             max_tokens=max_tokens,
             stop=tuple(self.stop or ()),
@@ -187,10 +203,12 @@ class ChatCompletionRequest(GenerationOptions):
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = CHAT_NEUTRAL
 
     messages: Annotated[list[Message], Field(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: LogprobCount | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
     def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
-        """What to generate. Raises RequestError if two limits contradict each other."""
+        """What to generate. Raises RequestError if two options contradict each other."""
         limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
         if len(limits) > 1:
             raise RequestError(
@@ -198,8 +216,11 @@ class ChatCompletionRequest(GenerationOptions):
                 "allowed: one of them",
                 "max_tokens",
             )
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
         turns = (ChatMessage("system" if m.role == "developer" else m.role, m.content) for m in self.messages)
-        return tuple(turns), self.sampling(next(iter(limits), None))
+        return tuple(turns), self.sampling(next(iter(limits), None), logprobs)
 
 
 def _one_prompt(value: object) -> object:
@@ -219,11 +240,13 @@ class CompletionRequest(GenerationOptions):
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = COMPLETION_NEUTRAL
 
     prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+    logprobs: LogprobCount | None = None
 
     def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
-        """What to generate."""
+        """What to generate. Raises RequestError if two options contradict each other."""
         max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        return self.prompt if isinstance(self.prompt, str) else tuple(self.prompt), self.sampling(max_tokens)
+        prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
+        return prompt, self.sampling(max_tokens, self.logprobs)
 
 
 def without_neutral(data: Any, unsupported: Mapping[str, Sequence[object]]) -> Any:

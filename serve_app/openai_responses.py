@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from serve_app.generation import Delta
+from serve_app.openai_logprobs import ChatLogprobs, CompletionLogprobs
 
 
 class SpeculationUsage(BaseModel):
@@ -41,7 +42,7 @@ class ChatChoice(BaseModel):
 
     index: int = 0
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None
     finish_reason: str
 
 
@@ -61,7 +62,7 @@ class CompletionChoice(BaseModel):
 
     index: int = 0
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None
     finish_reason: str
 
 

@@ -8,9 +8,10 @@ from replicas.errors import RequestError
 from replicas.request import GenerationRequest, RequestOutput
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_own_engine
-from serve_app.generation import ChatMessage, Delta, GenerationJob
+from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken
 from serve_app.k_policy import FixedK
 from serve_app.settings import ModelSettings
+from serve_app.token_scores import TokenScores
 
 
 class ModelReplica:
@@ -30,13 +31,15 @@ class ModelReplica:
         """
         is_chat = bool(job.prompt) and isinstance(job.prompt[0], ChatMessage)
         k = min(self._k, cap) if (cap := job.sampling.num_speculative_tokens) is not None else self._k
+        scores = TokenScores(self._engine.codec)
         try:
             request = GenerationRequest(job.request_id, self._token_ids(job), job.sampling)
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
-                    yield _delta(output, k)
+                    yield _delta(output, k, scores.of(output))
         except RequestError as error:
-            raise RequestError(error.message, "messages" if is_chat else error.param or "prompt", error.code) from None
+            param = "messages" if is_chat and error.param in (None, "prompt") else error.param or "prompt"
+            raise RequestError(error.message, param, error.code) from None
 
     async def stats(self) -> dict[str, float]:
         """The engine's figures. Raises EngineDeadError if it is dead."""
@@ -68,7 +71,7 @@ class ModelReplica:
         return token_ids
 
 
-def _delta(output: RequestOutput, k: int) -> Delta:
+def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None) -> Delta:
     acceptance = output.acceptance
     return Delta(
         output.text,
@@ -80,4 +83,5 @@ def _delta(output: RequestOutput, k: int) -> Delta:
         acceptance.accepted,
         acceptance.mean_acceptance_length,
         output.finish_reason,
+        scores,
     )

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.errors import error_answer
 from serve_app.generation import Delta
+from serve_app.openai_logprobs import chat_logprobs, completion_logprobs
 from serve_app.openai_responses import usage_of
 
 DONE = b"data: [DONE]\n\n"
@@ -24,15 +25,17 @@ class ChunkWriter:
         if kind == "chat":
             self._next = f'{self._start}{opening}"delta":{{"role":"assistant","content":'
             self._later = f'{self._start}{opening}"delta":{{"content":'
-            self._reason = '},"logprobs":null,"finish_reason":'
+            self._logprobs, self._shape = '},"logprobs":', chat_logprobs
         else:
             self._next = self._later = f'{self._start}{opening}"text":'
-            self._reason = ',"logprobs":null,"finish_reason":'
+            self._logprobs, self._shape = ',"logprobs":', completion_logprobs
 
     def delta(self, delta: Delta) -> bytes:
         """The chunk of one step."""
         reason = "null" if delta.finish_reason is None else f'"{delta.finish_reason}"'
-        chunk = f"{self._next}{_json(delta.text)}{self._reason}{reason}}}]{self._end}"
+        scores = "null" if delta.scores is None else self._shape(delta.scores).model_dump_json()
+        choice = f'{_json(delta.text)}{self._logprobs}{scores},"finish_reason":{reason}'
+        chunk = f"{self._next}{choice}}}]{self._end}"
         self._next = self._later
         return chunk.encode()
 
@@ -47,11 +50,11 @@ async def events(
     """The whole body: a chunk a step that has news, perhaps the usage, or else an error; and always one [DONE]."""
     last = first
     try:
-        if first.text or first.finish_reason:
+        if _has_news(first):
             yield writer.delta(first)
         async for delta in rest:
             last = delta
-            if delta.text or delta.finish_reason:
+            if _has_news(delta):
                 yield writer.delta(delta)
         if include_usage:
             yield writer.usage(last, method)
@@ -75,6 +78,10 @@ class EventStream(StreamingResponse):
             await self._content.aclose()
             # Closing the content closes nothing if it has not begun.
             await self._deltas.aclose()
+
+
+def _has_news(delta: Delta) -> bool:
+    return bool(delta.text or delta.scores or delta.finish_reason)
 
 
 def _json(value: object) -> str:

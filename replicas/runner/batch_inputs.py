@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from replicas.kv_cache.paged_cache import NULL_BLOCK, CacheView
+from replicas.rejection.adjustments import LogitAdjustments
 from replicas.rejection.sampling import SamplingInputs
+from replicas.runner.adjustment_inputs import pack_adjustments
 from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan
 
@@ -31,6 +33,11 @@ class BatchInputs:
     next_prompt_ids: Tensor
     """[batch, tokens]: the prompt's token after each row; -1 where the target's choice is the next token."""
     sampling: SamplingInputs | None
+    adjustments: LogitAdjustments | None
+    """None if no sequence has penalties or biases: a program without them."""
+    wants_logprobs: bool
+    wants_prompt_logprobs: bool
+    """False if no sequence asks: a program without them."""
     view: CacheView | None
 
 
@@ -70,6 +77,9 @@ def pack(
         num_drafts=torch.from_numpy(num_drafts),
         next_prompt_ids=torch.from_numpy(next_prompt_ids),
         sampling=_sampling(parts, rows),
+        adjustments=pack_adjustments(parts, rows, blocks * block_size),
+        wants_logprobs=any(part.choice.num_logprobs is not None for part in parts),
+        wants_prompt_logprobs=batch.is_prefill and parts[0].choice.num_prompt_logprobs is not None,
         view=_view(parts[0].block_table, blocks, block_size, num_slots) if attends_in_place and rows == 1 else None,
     )
 

@@ -7,6 +7,7 @@ from replicas.drafters.drafter import Drafter
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.registry import TargetModel
 from replicas.runner.batch_inputs import pack
+from replicas.runner.logprob_results import with_logprobs
 from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.runner.speculative_step import speculative_step
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult, TokenChoice
@@ -43,7 +44,12 @@ class ModelRunner:
         inputs = pack(batch, buckets, cache.block_size, num_slots, self._backend.attends_in_place)
         outputs = speculative_step(self._target, cache, self._drafter, inputs, batch.num_speculative_tokens)
         emitted, drafts = outputs.emitted.tolist(), outputs.draft_ids.tolist()
-        return {part.request_id: _result(part, emitted[row], drafts[row]) for row, part in enumerate(batch.sequences)}
+        results = {
+            part.request_id: _result(part, emitted[row], drafts[row]) for row, part in enumerate(batch.sequences)
+        }
+        if outputs.logprobs is not None or outputs.prompt_logprobs is not None:
+            return with_logprobs(results, batch, outputs)
+        return results
 
     def warm_up(self) -> int:
         """Run every decode bucket and the largest prompt chunk once on padding; returns how many programs ran."""

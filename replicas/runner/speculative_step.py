@@ -8,6 +8,8 @@ from torch import Tensor
 from replicas.drafters.drafter import Drafter, ProposeInput
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.registry import TargetModel
+from replicas.rejection.adjustments import adjust
+from replicas.rejection.logprobs import LogprobOutputs, logprobs
 from replicas.rejection.rejection import reject
 from replicas.rejection.sampling import choose
 from replicas.runner.batch_inputs import BatchInputs
@@ -21,6 +23,10 @@ class StepOutputs:
     """[batch, choices] int32: accepted drafts, then the recovered or bonus token, then -1."""
     draft_ids: Tensor
     """[batch, K] int32: drafts for the next step."""
+    logprobs: LogprobOutputs | None
+    """Of every choice, rows [batch * choices], if a sequence of the batch asked."""
+    prompt_logprobs: LogprobOutputs | None
+    """Of the prompt's token after each row [batch * tokens], if the sequence asked."""
 
 
 def speculative_step(
@@ -35,16 +41,24 @@ def speculative_step(
     first_rows = torch.arange(batch, dtype=torch.int32, device=hidden.device)[:, None] * tokens
     choice_rows = (first_rows + inputs.choice_rows).flatten()
     choice_positions = inputs.positions.flatten()[choice_rows].view(batch, -1) + 1
-    chosen = choose(target.logits(hidden[choice_rows]), choice_positions, inputs.sampling)
+    logits = scores = target.logits(hidden[choice_rows])
+    if inputs.adjustments is not None:
+        scores = adjust(logits, choice_positions, inputs.draft_ids, inputs.adjustments)
+    chosen = choose(scores, choice_positions, inputs.sampling)
+    choice_logprobs = logprobs(logits, chosen.flatten()) if inputs.wants_logprobs else None
+    prompt_logprobs = None
+    if inputs.wants_prompt_logprobs:
+        prompt_logprobs = logprobs(target.logits(hidden), inputs.next_prompt_ids.flatten())
 
     # Reject: drafts count up to the first one that the target did not choose.
     emitted, accepted = reject(inputs.draft_ids, inputs.num_drafts, chosen)
     if drafter is None or tapped is None:
-        return StepOutputs(emitted, emitted[:, :0])
+        return StepOutputs(emitted, emitted[:, :0], choice_logprobs, prompt_logprobs)
 
     # Propose: the drafter learns the states of what was accepted, and drafts on from there.
     next_tokens = torch.where(inputs.next_prompt_ids >= 0, inputs.next_prompt_ids, emitted)
     positions = torch.where(next_tokens >= 0, inputs.positions, -1)
     last_row = inputs.choice_rows[:, 0] + accepted
     propose_input = ProposeInput(tapped, next_tokens, positions, last_row, inputs.block_tables, inputs.view)
-    return StepOutputs(emitted, drafter.propose(propose_input, num_speculative_tokens))
+    draft_ids = drafter.propose(propose_input, num_speculative_tokens)
+    return StepOutputs(emitted, draft_ids, choice_logprobs, prompt_logprobs)

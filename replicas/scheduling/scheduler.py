@@ -84,6 +84,7 @@ class Scheduler:
         return outputs
 
     def _apply_one(self, sequence: Sequence, part: SequencePlan, result: SequenceResult) -> RequestOutput | None:
+        sequence.learn_prompt_logprobs(part.start, result.prompt_logprobs)
         if part.next_prompt_token is not None:
             sequence.num_computed += len(part.token_ids)
             return None
@@ -105,6 +106,8 @@ class Scheduler:
             sequence.num_output_tokens,
             sequence.acceptance,
             sequence.finish_reason,
+            None if result.logprobs is None else result.logprobs[:kept],
+            sequence.take_prompt_logprobs(),
         )
 
     def _plan_decode(self) -> BatchPlan | None:
@@ -161,8 +164,9 @@ class Scheduler:
         self, sequence: Sequence, tokens: tuple[int, ...], num_drafts: int, next_token: int | None, num_propose: int
     ) -> SequencePlan:
         request_id, table = sequence.request.request_id, tuple(sequence.blocks)
-        start = sequence.num_computed
-        return SequencePlan(request_id, tokens, start, num_drafts, next_token, num_propose, table, sequence.choice)
+        start, choice = sequence.num_computed, sequence.choice
+        history = tuple(sequence.token_ids) if choice.is_penalised and next_token is None else ()
+        return SequencePlan(request_id, tokens, start, num_drafts, next_token, num_propose, table, choice, history)
 
     def _step_k(self, batch_size: int) -> int:
         if self._limits.max_num_speculative_tokens == 0 or batch_size == 0:

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from replicas.request import Acceptance, FinishReason, GenerationRequest
+from replicas.request import Acceptance, FinishReason, GenerationRequest, TokenLogprobs
 from replicas.scheduling.step_plan import TokenChoice
 
 
 class TextSink(Protocol):
     """Incremental text of a sequence (replicas.text_codec.TextStream)."""
 
-    def push(self, token_id: int) -> bool:
-        """Add a token; True when a stop string is complete."""
+    def push(self, token_id: int, may_stop: bool = True) -> bool:
+        """Add a token; True when a stop string is complete, unless none `may_stop` the text yet."""
         ...
 
     def take(self) -> str:
@@ -39,6 +39,8 @@ class Sequence:
     drafts: tuple[int, ...] = ()
     blocks: list[int] = field(default_factory=list[int])
     acceptance: Acceptance = field(default_factory=Acceptance)
+    prompt_logprobs: list[TokenLogprobs] | None = field(default_factory=list[TokenLogprobs])
+    """Of the prompt's tokens from the second on, as far as its chunks have run; None once they are told."""
     finish_reason: FinishReason | None = None
 
     @property
@@ -66,10 +68,26 @@ class Sequence:
         sampling = self.request.sampling
         for count, token in enumerate(token_ids, 1):
             self.token_ids.append(token)
-            if token in self.stop_token_ids or (self.text is not None and self.text.push(token)):
+            # Below min_tokens a stop token cannot be chosen (TokenChoice.biases), a stop string is text.
+            may_stop = self.num_output_tokens > sampling.min_tokens
+            if token in self.stop_token_ids or (self.text is not None and self.text.push(token, may_stop)):
                 self.finish_reason = "stop"
                 return count
             if len(self.token_ids) >= self.max_length or self.num_output_tokens == sampling.max_tokens:
                 self.finish_reason = "length"
                 return count
         return len(token_ids)
+
+    def learn_prompt_logprobs(self, start: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
+        """Add those of the prompt's tokens after position `start`. What a preempted sequence runs again it knows."""
+        if logprobs and self.prompt_logprobs is not None:
+            known = len(self.prompt_logprobs) - start
+            assert known >= 0, "tokens from a prefix cache have no logits: such a request must compute its whole prompt"
+            self.prompt_logprobs += logprobs[known : self.num_prompt_tokens - 1 - start]
+
+    def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
+        """Those of the whole prompt, if the request asked and was not told yet."""
+        if self.choice.num_prompt_logprobs is None or self.prompt_logprobs is None:
+            return None
+        taken, self.prompt_logprobs = self.prompt_logprobs, None
+        return (None, *taken)

@@ -3,6 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from replicas.request import TokenLogprobs
+
+FOREVER = 2**31 - 1
+"""A position that no sequence reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBias:
+    """Adds `value` to the logit of `token_id` wherever the chosen token's position is below `until`."""
+
+    token_id: int
+    value: float
+    until: int = FOREVER
+
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
@@ -14,6 +28,17 @@ class TokenChoice:
     min_p: float
     seed: int
     """0 .. 2**31 - 1. The noise of a token depends on this and on its position alone."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    biases: tuple[TokenBias, ...] = ()
+    """logit_bias, and min_tokens as -infinity for the stop tokens of the first positions."""
+    num_prompt_tokens: int = 0
+    """The penalties' counts of the output begin there."""
+    num_logprobs: int | None = None
+    """Alternatives to report of each chosen token; None: not even its own log-probability."""
+    num_prompt_logprobs: int | None = None
+    """The same for the prompt's tokens."""
 
     @property
     def is_greedy(self) -> bool:
@@ -24,6 +49,11 @@ class TokenChoice:
     def is_filtered(self) -> bool:
         """True if top-k, top-p or min-p cut the distribution."""
         return not self.is_greedy and (self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0)
+
+    @property
+    def is_penalised(self) -> bool:
+        """True if what can be chosen depends on the tokens before."""
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +73,8 @@ class SequencePlan:
     """How many of the batch's K new drafts this sequence takes."""
     block_table: tuple[int, ...]
     choice: TokenChoice
+    history: tuple[int, ...] = ()
+    """The sequence's tokens without drafts, prompt and output, if a token is chosen and penalties must count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +101,10 @@ class SequenceResult:
     token_ids: tuple[int, ...]
     """Accepted drafts and the recovered or bonus token; empty after an unfinished prompt."""
     draft_token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """Of each of `token_ids`, where they were asked for."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the prompt's tokens that follow those that ran: of positions start + 1, start + 2, ..."""
 
 
 @dataclass(frozen=True, slots=True)

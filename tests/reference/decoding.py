@@ -1,10 +1,15 @@
 """Decoding without a cache: the whole sequence is run again for every token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
+
+from replicas.request import SamplingParams
+from tests.reference.rejection import Floats, adjusted, choose, softmax
 
 
 @torch.no_grad()
@@ -33,3 +38,24 @@ def greedy(model: LlamaForCausalLM, prompt: Sequence[int], count: int) -> tuple[
     for _ in range(count):
         token_ids.append(int(full_logits(model, token_ids)[-1].argmax()))
     return tuple(token_ids[len(prompt) :])
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Tokens after a prompt, with the target's raw log-probabilities [vocab] at each, in float64."""
+
+    token_ids: list[int]
+    logprobs: list[Floats]
+
+
+def sampled(
+    model: LlamaForCausalLM, prompt: Sequence[int], count: int, sampling: SamplingParams, stops: Iterable[int] = ()
+) -> Continuation:
+    """`count` tokens after `prompt` by the NumPy reference; min_tokens holds back `stops`, which end nothing."""
+    stops, output, logprobs = tuple(stops), list[int](), list[Floats]()
+    for _ in range(count):
+        logits = full_logits(model, [*prompt, *output])[-1].double().numpy()
+        logprobs.append(np.log(softmax(logits, 1.0)))
+        scores = adjusted(logits, prompt, output, sampling, stops)
+        output.append(choose(scores, len(prompt) + len(output), sampling))
+    return Continuation(output, logprobs)

@@ -55,13 +55,13 @@ def copy_tokenizer(origin: Path, folder: Path) -> Path:
     return folder
 
 
-def streamed(stream: TextStream, token_ids: list[int], group: int = 1) -> str:
-    """What a client reads that is sent a delta for each `group` tokens."""
+def streamed(stream: TextStream, token_ids: list[int], group: int = 1, min_tokens: int = 0) -> str:
+    """What a client reads that is sent a delta for each `group` tokens, and none of the first `min_tokens` may stop."""
     deltas: list[str] = []
     stopped = False
     for begin in range(0, len(token_ids), group):
-        for token_id in token_ids[begin : begin + group]:
-            stopped = stream.push(token_id)
+        for index, token_id in enumerate(token_ids[begin : begin + group], begin):
+            stopped = stream.push(token_id, may_stop=index >= min_tokens)
         deltas.append(stream.take())
         if stopped:
             break
@@ -71,9 +71,9 @@ def streamed(stream: TextStream, token_ids: list[int], group: int = 1) -> str:
     return "".join(deltas)
 
 
-def text_before(text: str, stop: tuple[str, ...]) -> str:
-    """`text` up to the stop string that is complete first, read a character at a time."""
-    for end in range(1, len(text) + 1):
+def text_before(text: str, stop: tuple[str, ...], passed: int = 0) -> str:
+    """`text` up to the stop string that is complete first, but not within the `passed` first characters."""
+    for end in range(1 + passed, len(text) + 1):
         ending = [string for string in stop if text[:end].endswith(string)]
         if ending:
             return text[: end - max(map(len, ending))]
@@ -258,6 +258,20 @@ class TestStop:
         # A token a character, or several: the same text ends at the same place.
         single = [token_id for character in text for token_id in codec.encode(character)]
         assert streamed(codec.text_stream(stop), single, group) == text_before(text, stop)
+
+    @given(
+        text=st.text(alphabet="ab\n", max_size=30),
+        stop=st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3).map(tuple),
+        group=st.integers(1, 8),
+        min_tokens=st.integers(0, 20),
+    )
+    def test_stop_strings_that_end_too_early_are_text(
+        self, codec: TextCodec, text: str, stop: tuple[str, ...], group: int, min_tokens: int
+    ) -> None:
+        token_ids = [token_id for character in text for token_id in codec.encode(character)]
+        assert len(token_ids) == len(text)
+        found = streamed(codec.text_stream(stop), token_ids, group, min_tokens)
+        assert found == text_before(text, stop, min_tokens)
 
 
 class TestByteFallback:

@@ -1,13 +1,14 @@
 """An engine without a model, and a client that reaches a replica in the same process."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from replicas.config import EngineConfig
 from replicas.errors import EngineDeadError, RequestError
-from replicas.request import Acceptance, GenerationRequest, RequestOutput
+from replicas.request import Acceptance, GenerationRequest, RequestOutput, TokenLogprobs
 from replicas.scheduling.k_policy import KPolicy
 from serve_app.generation import Delta, GenerationJob
 from serve_app.replica_deployment import ModelReplica
@@ -30,6 +31,12 @@ class ByteCodec:
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id == 0
 
 
 class FakeEngine:
@@ -68,6 +75,7 @@ class FakeEngine:
                     num_output_tokens=2 * (step + 1),
                     acceptance=Acceptance(steps=step + 1, drafted=3 * (step + 1), accepted=step + 1),
                     finish_reason="stop" if step == len(self._pieces) - 1 else None,
+                    logprobs=_logprobs(request.sampling.logprobs),
                 )
         finally:
             self.running -= 1
@@ -81,6 +89,14 @@ class FakeEngine:
 
     def shutdown(self) -> None:
         self.was_shut_down = True
+
+
+def _logprobs(count: int | None) -> tuple[TokenLogprobs, ...] | None:
+    """Of tokens 1 and 2, beside which 65 is the most likely, then 255."""
+    if count is None:
+        return None
+    top = ((65, -0.25), (255, -math.inf))[:count]
+    return (TokenLogprobs(1, -1.5, top), TokenLogprobs(2, -2.5, top))
 
 
 class LocalStream:

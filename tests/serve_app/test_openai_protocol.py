@@ -35,6 +35,11 @@ def test_every_option_reaches_the_engine() -> None:
         "top_p": 0.5,
         "top_k": 40,
         "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -2,
+        "repetition_penalty": 1.2,
+        "logit_bias": {"50256": -100, "7": 1.5},
+        "min_tokens": 4,
         "seed": -3,
         "stop": ["a", "b"],
         "stop_token_ids": [7],
@@ -46,6 +51,11 @@ def test_every_option_reaches_the_engine() -> None:
         top_k=40,
         top_p=0.5,
         min_p=0.1,
+        presence_penalty=0.5,
+        frequency_penalty=-2.0,
+        repetition_penalty=1.2,
+        logit_bias=((50256, -100.0), (7, 1.5)),
+        min_tokens=4,
         seed=-3,
         max_tokens=5,
         stop=("a", "b"),
@@ -70,8 +80,46 @@ def test_null_is_the_default() -> None:
         "speculation",
         "n",
         "tools",
+        "presence_penalty",
+        "repetition_penalty",
+        "logit_bias",
+        "min_tokens",
+        "logprobs",
+        "top_logprobs",
     ]
     assert chat(**dict.fromkeys(names)).prompt_and_sampling()[1] == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"top_logprobs": 0}, None),
+    ],
+)
+def test_logprobs_of_a_chat(options: dict[str, Any], count: int | None) -> None:
+    assert chat(**options).prompt_and_sampling()[1].logprobs == count
+
+
+@pytest.mark.parametrize("count", [None, 0, 5, 20])
+def test_logprobs_of_a_completion(count: int | None) -> None:
+    assert completion(logprobs=count).prompt_and_sampling()[1].logprobs == count
+
+
+@pytest.mark.parametrize("options", [{"logprobs": 21}, {"logprobs": True}, {"top_logprobs": 1}])
+def test_logprobs_that_a_completion_does_not_have(options: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        completion(**options)
+    assert caught.value.param == next(iter(options))
+
+
+def test_a_bias_of_what_is_no_token_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"^logit_bias\..*got 'a'") as caught:
+        chat(logit_bias={"a": 1})
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("logit_bias")
 
 
 @pytest.mark.parametrize(
@@ -102,11 +150,6 @@ def test_options_that_ask_for_nothing_are_taken() -> None:
     [
         ("n", 2),
         ("n", True),
-        ("presence_penalty", 0.1),
-        ("frequency_penalty", -1),
-        ("logit_bias", {"5": 1}),
-        ("logprobs", True),
-        ("top_logprobs", 2),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
@@ -119,7 +162,7 @@ def test_chat_options_that_cannot_be_honoured_are_refused_by_name(option: str, v
     assert (caught.value.param, caught.value.code) == (option, "unsupported_parameter")
 
 
-@pytest.mark.parametrize(("option", "value"), [("echo", True), ("logprobs", 0), ("best_of", 2), ("suffix", "x")])
+@pytest.mark.parametrize(("option", "value"), [("echo", True), ("best_of", 2), ("suffix", "x")])
 def test_completion_options_that_cannot_be_honoured_are_refused_by_name(option: str, value: Any) -> None:
     with pytest.raises(RequestError, match=f"^{option} is not supported"):
         completion(**{option: value})
@@ -133,6 +176,18 @@ def test_completion_options_that_cannot_be_honoured_are_refused_by_name(option: 
         ({"top_p": 0}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 4, "max_tokens": 3}, "min_tokens"),
+        ({"min_tokens": 4, "max_completion_tokens": 3}, "min_tokens"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 2}, "top_logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"seed": 2**63}, "seed"),
         ({"stop": ["1", "2", "3", "4", "5"]}, "stop"),

@@ -8,7 +8,7 @@ import pytest
 
 from replicas.errors import EngineDeadError, RequestError
 from replicas.request import SamplingParams
-from serve_app.generation import ChatMessage, Delta, GenerationJob, Prompt
+from serve_app.generation import ChatMessage, Delta, GenerationJob, Prompt, ScoredToken
 from serve_app.k_policy import FixedK
 from serve_app.settings import ModelSettings
 from tests.serve_app.fake_engine import LocalClient
@@ -81,6 +81,21 @@ def test_a_refusal_names_the_field_that_the_prompt_came_in(tmp_path: Path, promp
     with pytest.raises(RequestError) as caught:
         run(client(tmp_path), prompt)
     assert (caught.value.param, caught.value.code) == (param, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("prompt", ["hi", (ChatMessage("user", "hi"),)])
+def test_a_refusal_of_another_field_keeps_its_name(tmp_path: Path, prompt: Prompt) -> None:
+    with pytest.raises(RequestError, match="token 999") as caught:
+        run(client(tmp_path, [RequestError("logit_bias holds token 999", "logit_bias")]), prompt)
+    assert caught.value.param == "logit_bias"
+
+
+def test_deltas_carry_scores_if_asked(tmp_path: Path) -> None:
+    assert [delta.scores for delta in run(client(tmp_path), "hi")] == [None, None]
+    first, second = (delta.scores for delta in run(client(tmp_path), "hi", logprobs=1))
+    top = ((b"A", -0.25),)
+    assert first == (ScoredToken(b"\x01", -1.5, top, 0), ScoredToken(b"\x02", -2.5, top, 1))
+    assert second == (ScoredToken(b"\x01", -1.5, top, 2), ScoredToken(b"\x02", -2.5, top, 3))
 
 
 @pytest.mark.parametrize("token_id", [-1, 256])

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ from scipy import stats
 from torch import Tensor
 
 from replicas.rejection.sampling import SamplingInputs, choose, exponential_noise
+from replicas.request import SamplingParams
+from tests.reference import rejection as reference
 from tests.reference.rejection import filtered, softmax
 
 DRAWS = 20_000
@@ -45,6 +48,34 @@ def test_noise_is_exponential() -> None:
     for row in noise:
         assert stats.kstest(row.numpy(), "expon").pvalue > 0.001
     assert stats.kstest(noise.flatten().numpy(), "expon").pvalue > 0.001
+
+
+def test_noise_is_the_references() -> None:
+    seeds, positions = (1, 2**31 - 1, 0, 77_777), (0, 2047, 3, 131_071)
+    noise = exponential_noise(int32(*seeds), int32(*positions), 5000)
+    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
+        found, wanted = noise[row].numpy(), reference.noise(seed, position, 5000)
+        # Winners of the race are small; large values come from uniforms that float32 rounds near 1.
+        assert found[wanted < 1] == pytest.approx(wanted[wanted < 1], rel=1e-5)
+        assert np.exp(-found) == pytest.approx(np.exp(-wanted), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=1.3),
+        SamplingParams(temperature=0.8, top_k=9, top_p=0.9),
+        SamplingParams(temperature=0.8, min_p=0.05),
+    ],
+)
+def test_every_draw_is_the_references(params: SamplingParams) -> None:
+    logits = 2 * torch.randn(400, 60, generator=torch.Generator().manual_seed(6))
+    positions = torch.arange(400, dtype=torch.int32).view(100, 4)
+    inputs = sampling(100, params.temperature, params.top_k, params.top_p, params.min_p)
+    drawn = choose(logits, positions, inputs).flatten().tolist()
+    for row, token in enumerate(drawn):
+        assert token == reference.choose(logits[row].double().numpy(), row, replace(params, seed=row // 4))
 
 
 @pytest.mark.parametrize("along", ["seeds", "positions"])

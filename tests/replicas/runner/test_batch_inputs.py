@@ -1,5 +1,7 @@
 """Packing plans into fixed shapes."""
 
+from dataclasses import replace
+
 import pytest
 
 from replicas.kv_cache.paged_cache import CacheView
@@ -74,6 +76,25 @@ def test_sampling_of_a_mixed_batch_pads_with_greedy() -> None:
     assert sampling.top_p.tolist() == pytest.approx([0.9, 1, 1, 1, 0.9, 1])
     assert sampling.min_p.tolist() == pytest.approx([0.1, 0, 0, 0, 0.1, 0])
     assert sampling.is_filtered
+
+
+def test_what_one_sequence_asks_the_program_of_the_batch_has() -> None:
+    table = (1, 2)
+    penalised = replace(GREEDY, presence_penalty=0.5, num_prompt_tokens=1)
+    plain = packed(BatchPlan((decoding((1,), 3, table),), 0, is_prefill=False))
+    assert (plain.adjustments, plain.wants_logprobs, plain.wants_prompt_logprobs) == (None, False, False)
+    parts = (
+        decoding((1,), 3, table),
+        replace(decoding((1,), 3, table, penalised), history=(4, 5, 6, 1)),
+        decoding((1,), 3, table, replace(GREEDY, num_logprobs=0, num_prompt_logprobs=0)),
+    )
+    inputs = packed(BatchPlan(parts, 0, is_prefill=False))
+    assert inputs.adjustments is not None
+    assert inputs.adjustments.penalties is not None
+    assert inputs.adjustments.penalties.history.shape == (3, inputs.block_tables.shape[1] * BLOCK_SIZE)
+    assert (inputs.wants_logprobs, inputs.wants_prompt_logprobs) == (True, False)
+    prefill = packed(BatchPlan((parts[2],), 0, is_prefill=True))
+    assert (prefill.adjustments, prefill.wants_logprobs, prefill.wants_prompt_logprobs) == (None, True, True)
 
 
 def test_temperature_alone_needs_no_filter() -> None:

@@ -1,0 +1,86 @@
+"""Penalties and biases on the logits of every verified position, as if the drafts before it had been accepted.
+
+The order is vLLM's: biases, then repetition, frequency and presence penalties.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BiasInputs:
+    """Sparse additions to logits, each [batch, entries] on the device; unused entries add 0 to token 0."""
+
+    token_ids: Tensor
+    values: Tensor
+    """float32."""
+    until: Tensor
+    """An entry counts where the position of the chosen token is below this."""
+
+
+@dataclass(frozen=True, slots=True)
+class PenaltyInputs:
+    """The sequences' tokens and their penalties, on the device. Rows of 0, 0 and 1 are left bit for bit as they are."""
+
+    history: Tensor
+    """[batch, length] int32: tokens so far, without drafts; -1 after the end."""
+    num_prompt_tokens: Tensor
+    """[batch] int32: how many of them are the prompt's."""
+    presence: Tensor
+    """[batch] float32, like the two below."""
+    frequency: Tensor
+    repetition: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LogitAdjustments:
+    """What the sequences of a batch want changed; None where none of them asks."""
+
+    biases: BiasInputs | None
+    penalties: PenaltyInputs | None
+
+
+def adjust(logits: Tensor, positions: Tensor, draft_ids: Tensor, adjustments: LogitAdjustments) -> Tensor:
+    """Adjusted copies of `logits` [batch * choices, vocab], float32.
+
+    `positions` [batch, choices] are those of the chosen tokens; choice i follows drafts 0..i-1 of `draft_ids`
+    [batch, choices - 1].
+    """
+    batch, choices = positions.shape
+    scores = logits.float().view(batch, choices, -1)
+    if adjustments.biases is not None:
+        scores = _biased(scores, positions, adjustments.biases)
+    if adjustments.penalties is not None:
+        scores = _penalised(scores, draft_ids, adjustments.penalties)
+    return scores.view(logits.shape)
+
+
+def _biased(scores: Tensor, positions: Tensor, biases: BiasInputs) -> Tensor:
+    counts = positions[:, :, None] < biases.until[:, None, :]
+    values = torch.where(counts, biases.values[:, None, :], 0.0)
+    return scores.scatter_add(2, biases.token_ids[:, None, :].expand(values.shape).long(), values)
+
+
+def _penalised(scores: Tensor, draft_ids: Tensor, penalties: PenaltyInputs) -> Tensor:
+    batch, choices, vocabulary = scores.shape
+    index = torch.arange(penalties.history.shape[1], device=scores.device, dtype=torch.int32)
+    is_prompt = index < penalties.num_prompt_tokens[:, None]
+    is_token = penalties.history >= 0
+    ids = penalties.history.clamp(min=0).long()
+
+    def counted(tokens: Tensor) -> Tensor:
+        zeros = torch.zeros(batch, vocabulary, device=scores.device)
+        return zeros.scatter_add(1, ids, tokens.float())[:, None, :]
+
+    # Choice i counts the drafts before it: if one of them was wrong, nobody uses the choice.
+    order = torch.arange(choices, device=scores.device)
+    is_before = (order[: choices - 1] < order[:, None]).float().expand(batch, choices, choices - 1)
+    drafts = draft_ids[:, None, :].expand(batch, choices, choices - 1).long()
+    output_counts = counted(is_token & ~is_prompt).expand(scores.shape).scatter_add(2, drafts, is_before)
+    is_seen = (output_counts > 0) | (counted(is_token & is_prompt) > 0)
+    repetition = penalties.repetition[:, None, None]
+    scores = torch.where(is_seen, torch.where(scores > 0, scores / repetition, scores * repetition), scores)
+    scores = scores - penalties.frequency[:, None, None] * output_counts
+    return scores - penalties.presence[:, None, None] * (output_counts > 0).float()

@@ -1,0 +1,80 @@
+"""The whole HTTP application over replicas in this process."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from ray.serve.exceptions import BackPressureError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serve_app.generation import Delta, GenerationJob
+from serve_app.ingress import ServedModel, build_http_app
+from serve_app.settings import ModelSettings
+from tests.serve_app.fake_engine import LocalClient, LocalStream
+
+PIECES = ["Hel", "lo ", "", '"🦜"\n', "北京\u2028"]
+TEXT = "".join(PIECES)
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def _serves_own_answer(request: Request, error: Exception) -> Response:
+    return Response("Request dropped due to backpressure", 429)
+
+
+class FullClient(LocalClient):
+    """Serve's queue for the model is full."""
+
+    def generate(self, job: GenerationJob) -> LocalStream:
+        async def refuse() -> AsyncGenerator[Delta, None]:
+            if job:
+                raise BackPressureError(2, 1, 429, 3)
+            yield
+
+        return LocalStream(refuse())
+
+    async def stats(self) -> dict[str, float]:
+        raise BackPressureError(2, 1, 429, 3)
+
+
+class Site:
+    """The application with one model."""
+
+    def __init__(
+        self,
+        pieces: list[Any] | None = None,
+        kind: type[LocalClient] = LocalClient,
+        drafter: bool = True,
+        timeout_s: float | None = None,
+    ) -> None:
+        settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": 64}
+        if drafter:
+            settings["speculative_config"] = {"method": "eagle3", "model": ".", "num_speculative_tokens": 3}
+        self.settings = model = ModelSettings.model_validate(settings)
+        self.client = kind(model, PIECES if pieces is None else pieces)
+        self.app: FastAPI = build_http_app({"m": ServedModel(model, self.client, 1)}, timeout_s)
+        # As Serve does with every application of an ingress.
+        self.app.add_exception_handler(BackPressureError, _serves_own_answer)
+
+    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                return await http.request(method, path, **options)
+
+        return asyncio.run(send())
+
+    def chat(self, **options: Any) -> httpx.Response:
+        return self.send("POST", "/v1/chat/completions", json=CHAT | options)
+
+    def events(self, **options: Any) -> list[Any]:
+        """The data of each event of a streamed chat, [DONE] left as it is."""
+        answer = self.chat(stream=True, **options)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.text.endswith("\n\n")
+        data = [event.removeprefix("data: ") for event in answer.text.removesuffix("\n\n").split("\n\n")]
+        return [part if part == "[DONE]" else json.loads(part) for part in data]
