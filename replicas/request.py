@@ -73,3 +73,5 @@ class RequestOutput:
     """All so far."""
     acceptance: Acceptance
     finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens whose KV was found in the prefix cache."""

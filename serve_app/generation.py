@@ -40,3 +40,5 @@ class Delta:
     accepted: int
     mean_acceptance_length: float
     finish_reason: FinishReason | None
+    num_cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""

@@ -80,4 +80,5 @@ def _delta(output: RequestOutput, k: int) -> Delta:
         acceptance.accepted,
         acceptance.mean_acceptance_length,
         output.finish_reason,
+        num_cached_tokens=output.num_cached_tokens,
     )

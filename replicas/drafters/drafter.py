@@ -31,6 +31,8 @@ class Drafter(Protocol):
     method: str
     tapped_layers: tuple[int, ...]
     """Target layers whose input states it wants."""
+    max_positions: int | None
+    """Tokens of the longest sequence that it was made for; beyond it drafts nothing. None: no limit of its own."""
 
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         """Bring the drafter's KV up to date, then draft: [batch, K] int32 target token ids (empty for K = 0)."""

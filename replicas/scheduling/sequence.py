@@ -38,6 +38,14 @@ class Sequence:
     """Tokens whose KV is in the cache."""
     drafts: tuple[int, ...] = ()
     blocks: list[int] = field(default_factory=list[int])
+    block_identities: list[bytes] = field(default_factory=list[bytes])
+    """Of its full blocks (PrefixCache.extend)."""
+    num_published: int = 0
+    """How many of its blocks, from the first on, are shared or can be."""
+    num_cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache when it first ran."""
+    reuses_blocks: bool = True
+    """False where every position of the prompt has to run."""
     acceptance: Acceptance = field(default_factory=Acceptance)
     finish_reason: FinishReason | None = None
 

@@ -68,6 +68,7 @@ class FakeEngine:
                     num_output_tokens=2 * (step + 1),
                     acceptance=Acceptance(steps=step + 1, drafted=3 * (step + 1), accepted=step + 1),
                     finish_reason="stop" if step == len(self._pieces) - 1 else None,
+                    num_cached_tokens=count // 2,
                 )
         finally:
             self.running -= 1

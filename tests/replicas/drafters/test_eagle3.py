@@ -50,6 +50,7 @@ class Overruled:
     def __init__(self, inner: Drafter, dictated: Drafter) -> None:
         self.method = inner.method
         self.tapped_layers = inner.tapped_layers
+        self.max_positions = inner.max_positions
         self._inner = inner
         self._dictated = dictated
         self.kept: list[tuple[int, int, tuple[int, ...]]] = []
