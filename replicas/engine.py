@@ -170,6 +170,7 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
         config.block_size,
         max_k,
         drafter.max_positions if drafter else None,
+        backend.attends_in_place,
     )
     allocator = BlockAllocator(num_blocks)
     prefix_cache = PrefixCache(allocator, config.block_size) if config.enable_prefix_caching else None

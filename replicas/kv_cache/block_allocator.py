@@ -6,6 +6,11 @@ from itertools import islice
 from replicas.errors import EyrieError
 
 
+def is_row(blocks: Sequence[int]) -> bool:
+    """True if `blocks` are neighbours in ascending order."""
+    return all(block == blocks[0] + index for index, block in enumerate(blocks))
+
+
 class BlockAllocator:
     """Hands out block ids 1..num_blocks - 1; block 0 is the null block that padding writes to.
 
@@ -36,11 +41,27 @@ class BlockAllocator:
         blocks: list[int] = []
         while len(blocks) < count:
             block = self._next_blank(count - len(blocks), blocks[-1] if blocks else after)
-            self._blank[block] = 0
-            self._owners[block] = 1
-            self.num_free -= 1
+            self._take(block)
             blocks.append(block)
         return blocks
+
+    def allocate_row(self, known: Sequence[int], count: int) -> list[int] | None:
+        """`count` neighbours: `known` ones of the caller's with those behind them, or else new ones in their place.
+
+        None (and nothing taken) if neither is free.
+        """
+        first, new = known[0], count - len(known)
+        if not is_row(known) or self._blank[known[-1] + 1 : known[-1] + 1 + new] != b"\1" * new:
+            if count > self.num_free:
+                return None
+            self._make_room(count, None)
+            (first, length), new = self._longest_run(), count
+            if length < count:
+                return None
+        row = list(range(first, first + count))
+        for block in row[count - new :]:
+            self._take(block)
+        return row
 
     def find(self, identity: bytes) -> int | None:
         """The block with `identity`, owned or free."""
@@ -85,6 +106,11 @@ class BlockAllocator:
                 self._idle[block] = None
             else:
                 self._blank[block] = 1
+
+    def _take(self, block: int) -> None:
+        self._blank[block] = 0
+        self._owners[block] = 1
+        self.num_free -= 1
 
     def _make_room(self, count: int, after: int | None) -> None:
         """Take identities away, those of the blocks that were freed first, until `count` blank blocks lie in a row.

@@ -23,6 +23,8 @@ class SchedulerLimits:
     """0 without a drafter."""
     max_draft_len: int | None = None
     """Tokens of a sequence that the drafter was made for; None: as many as the target."""
+    attends_in_place: bool = False
+    """True if a lone sequence in a row of blocks needs no gather (DeviceBackend)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +162,19 @@ class Scheduler:
                 budget -= len(batches[-1].sequences[0].token_ids)
         while budget > 0 and self._waiting and len(self._running) < self._limits.max_num_seqs:
             sequence = self._waiting[0]
-            if not self._admit(sequence):
+            copies = self._admit(sequence)
+            if copies is None:
                 break
             self._running.append(self._waiting.popleft())
-            batches.append(self._prefill(sequence, budget, step_k))
+            batches.append(self._prefill(sequence, budget, step_k, copies))
             budget -= len(batches[-1].sequences[0].token_ids)
         return batches
 
-    def _admit(self, sequence: Sequence) -> bool:
-        """Give it its blocks, those that are known already and new ones; False if there are too few."""
+    def _admit(self, sequence: Sequence) -> tuple[tuple[int, int], ...] | None:
+        """Give it its blocks, those that are known already and new ones; None if there are too few.
+
+        Returns the blocks to copy first (from, to).
+        """
         # For the largest K: the policy may have raised it by the time that the last chunk of the prompt runs.
         needed = self._blocks_for(len(sequence.token_ids) + 1, self._limits.max_num_speculative_tokens)
         known: list[int] = []
@@ -176,11 +182,8 @@ class Scheduler:
             self._prefix_cache.extend(sequence.block_identities, sequence.token_ids)
             known = self._prefix_cache.find(sequence.block_identities)
         if needed - len(known) + self._allocator.num_unowned(known) > self._allocator.num_free:
-            return False
-        self._allocator.share(known)
-        new = self._allocator.allocate(needed - len(known), after=known[-1] if known else None)
-        assert new is not None  # They were counted above.
-        sequence.blocks = known + new
+            return None
+        copies = self._take(sequence, known, needed)
         sequence.num_published = len(known)
         sequence.num_computed = len(known) * self._limits.block_size
         if sequence.num_cached_tokens is None:
@@ -189,7 +192,25 @@ class Scheduler:
                 stats = self.prefix_cache_stats
                 queried = stats.queried_tokens + len(sequence.token_ids)
                 self.prefix_cache_stats = PrefixCacheStats(queried, stats.hit_tokens + sequence.num_computed)
-        return True
+        return copies
+
+    def _take(self, sequence: Sequence, known: list[int], count: int) -> tuple[tuple[int, int], ...]:
+        """Make `known` and new ones the `count` blocks of `sequence`, of which there are enough; returns the copies."""
+        self._allocator.share(known)
+        if known and self._limits.attends_in_place and not self._running:
+            # Copying costs about as much as the gather that each step would need of blocks that lie apart.
+            row = self._allocator.allocate_row(known, count)
+            if row is not None:
+                sequence.blocks = row
+                if row[0] == known[0]:
+                    return ()
+                # Nothing can overwrite them before they are copied: this program is the first of the step.
+                self._allocator.free(known)
+                return tuple(zip(known, row, strict=False))
+        new = self._allocator.allocate(count - len(known), after=known[-1] if known else None)
+        assert new is not None
+        sequence.blocks = known + new
+        return ()
 
     def _publish(self, sequence: Sequence) -> None:
         """Make the blocks findable that are full, with the token after them known and so their drafter KV final."""
@@ -202,7 +223,9 @@ class Scheduler:
             self._prefix_cache.publish(sequence.blocks[first:full], sequence.block_identities[first:full])
             sequence.num_published = full
 
-    def _prefill(self, sequence: Sequence, budget: int, step_k: int) -> BatchPlan:
+    def _prefill(
+        self, sequence: Sequence, budget: int, step_k: int, copies: tuple[tuple[int, int], ...] = ()
+    ) -> BatchPlan:
         start = sequence.num_computed
         tokens = tuple(sequence.token_ids[start : start + budget])
         end = start + len(tokens)
@@ -210,7 +233,7 @@ class Scheduler:
             part = self._part(sequence, tokens, 0, sequence.token_ids[end], 0)
         else:
             part = self._part(sequence, tokens, 0, None, self._drafts_wanted(sequence, step_k, end))
-        return BatchPlan((part,), part.num_propose, is_prefill=True)
+        return BatchPlan((part,), part.num_propose, is_prefill=True, copied_blocks=copies)
 
     def _part(
         self, sequence: Sequence, tokens: tuple[int, ...], num_drafts: int, next_token: int | None, num_propose: int

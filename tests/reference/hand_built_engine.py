@@ -126,6 +126,7 @@ class TinyTarget:
             block_size=config.block_size,
             max_num_speculative_tokens=largest_k,
             max_draft_len=drafter.max_positions if drafter else None,
+            attends_in_place=self.backend.attends_in_place,
         )
         allocator = BlockAllocator(num_blocks)
         prefix_cache = PrefixCache(allocator, config.block_size) if config.enable_prefix_caching else None

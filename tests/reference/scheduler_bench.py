@@ -29,11 +29,18 @@ class SchedulerBench:
     seed: int = 0
     prefix_caching: bool = True
     max_draft_len: int | None = None
+    attends_in_place: bool = False
 
     def __post_init__(self) -> None:
         self.allocator = BlockAllocator(self.num_blocks)
         limits = SchedulerLimits(
-            self.max_model_len, self.max_num_seqs, self.budget, self.block_size, self.max_k, self.max_draft_len
+            self.max_model_len,
+            self.max_num_seqs,
+            self.budget,
+            self.block_size,
+            self.max_k,
+            self.max_draft_len,
+            self.attends_in_place,
         )
         prefix_cache = PrefixCache(self.allocator, self.block_size) if self.prefix_caching else None
         self.scheduler = Scheduler(limits, self.allocator, self.policy, prefix_cache)

@@ -43,6 +43,11 @@ class ScriptedDrafter:
                 drafts.append(list(self._rule(tokens, num_speculative_tokens)))
         return torch.tensor(drafts, dtype=torch.int32).view(len(drafts), num_speculative_tokens)
 
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """See Drafter.copy_blocks."""
+        for source, target in copies:
+            self._kv |= {(target, slot): token for (block, slot), token in self._kv.items() if block == source}
+
 
 def continuation(sequences: Iterable[Sequence[int]], vocab: int, hit_rate: float = 1.0, seed: int = 0) -> Rule:
     """Drafts what follows in that one of `sequences` which begins like the tokens so far, each right with `hit_rate`.

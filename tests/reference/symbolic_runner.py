@@ -88,6 +88,12 @@ class SymbolicRunner:
         self.num_shared += sum(len(sharing) > 1 for sharing in readers.values())
 
     def _run(self, batch: BatchPlan, part: SequencePlan) -> SequenceResult:
+        size = self._block_size
+        for source, target in batch.copied_blocks:
+            assert target in part.block_table
+            assert source not in part.block_table
+            for kv in (self._kv, self._draft_kv):
+                kv[target * size : (target + 1) * size] = kv[source * size : (source + 1) * size]
         assert part.num_propose <= batch.num_speculative_tokens
         if batch.is_prefill:
             assert len(batch.sequences) == 1

@@ -1,7 +1,7 @@
 """The EAGLE3 drafter, inside an engine, against a head that recomputes everything from scratch."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,10 @@ class Overruled:
         for table, length, row in zip(inputs.block_tables.tolist(), lengths, drafts, strict=True):
             self.kept.append((table[0], length, tuple(row)))
         return self._dictated.propose(inputs, num_speculative_tokens)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        self._inner.copy_blocks(copies)
+        self._dictated.copy_blocks(copies)
 
 
 HEADS: dict[str, dict[str, Any]] = {

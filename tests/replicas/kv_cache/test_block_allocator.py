@@ -32,6 +32,24 @@ class Checked:
                 del self.names[identity]
         self.sequences.setdefault(key, []).extend(blocks)
 
+    def grow_row(self, key: int, count: int) -> None:
+        mine = self.sequences.get(key, [])
+        if not mine:
+            return
+        owned = {block for blocks in self.sequences.values() for block in blocks}
+        row = self.allocator.allocate_row(mine, len(mine) + count)
+        if row is None:
+            return
+        assert row == list(range(row[0], row[0] + len(mine) + count))
+        if row[0] != mine[0]:
+            assert not set(row) & owned
+            self.allocator.free(mine)
+        else:
+            assert row[: len(mine)] == mine
+            assert not set(row[len(mine) :]) & owned
+        self.names = {name: block for name, block in self.names.items() if self.allocator.find(name) is not None}
+        self.sequences[key] = row
+
     def publish(self, key: int, identity: bytes) -> None:
         block = next((block for block in self.sequences.get(key, []) if block not in self.names.values()), None)
         if block is not None:
@@ -62,7 +80,7 @@ class Checked:
 @given(
     num_blocks=st.integers(2, 40),
     actions=st.lists(
-        st.tuples(st.sampled_from(["grow", "free", "publish", "hit"]), st.integers(0, 3), st.integers(0, 12)),
+        st.tuples(st.sampled_from(["grow", "row", "free", "publish", "hit"]), st.integers(0, 3), st.integers(0, 12)),
         max_size=100,
     ),
 )
@@ -73,6 +91,8 @@ def test_no_block_is_owned_wrongly_or_leaked(num_blocks: int, actions: list[tupl
             checked.grow(key, number)
         elif action == "free":
             checked.allocator.free(checked.sequences.pop(key, []))
+        elif action == "row":
+            checked.grow_row(key, number)
         elif action == "publish":
             checked.publish(key, bytes([number]))
         else:
@@ -147,6 +167,21 @@ def test_of_two_blocks_with_the_same_text_the_first_is_found() -> None:
     allocator.free(first)
     allocator.free(second)
     assert (allocator.find(b"a"), allocator.num_free) == (first[0], 4)
+
+
+def test_a_row_goes_on_behind_known_blocks_or_elsewhere() -> None:
+    allocator = BlockAllocator(12)
+    assert allocator.allocate(3) == [1, 2, 3]
+    assert allocator.allocate_row([1, 2, 3], 5) == [1, 2, 3, 4, 5]
+    assert allocator.num_free == 6
+    assert allocator.allocate_row([1, 2], 5) == [6, 7, 8, 9, 10]
+    assert allocator.allocate_row([1, 2], 3) is None
+    assert allocator.num_free == 1
+    assert allocator.allocate_row([9, 10], 3) == [9, 10, 11]
+    allocator.free([2, 4, 5])
+    assert allocator.allocate_row([1, 3], 3) is None
+    assert allocator.allocate_row([3, 1], 2) == [4, 5]
+    assert allocator.num_free == 1
 
 
 def test_what_a_block_is_does_not_change_while_it_is_kept() -> None:

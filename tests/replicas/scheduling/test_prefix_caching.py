@@ -121,6 +121,36 @@ def test_a_hit_is_no_reason_to_take_more_blocks_than_there_are() -> None:
     assert bench.last["hit"].finish_reason == "length"
 
 
+def test_a_lone_sequence_copies_what_it_cannot_go_on_behind() -> None:
+    bench = SchedulerBench(FixedK(2), attends_in_place=True)
+    for request_id in ("first", "again"):
+        bench.expect(request_id, prompt_of(22), max_tokens=10)
+        bench.run()
+    first, again = first_part(bench, "first").block_table, first_part(bench, "again").block_table
+    assert not set(first[:5]) & set(again)
+    plans = [plan for plan in bench.runner.plans if any(batch.copied_blocks for batch in plan.batches)]
+    assert [plan.batches[0].copied_blocks for plan in plans] == [tuple(zip(first[:5], again[:5], strict=True))]
+    # The copies are no second identity, and what was copied is still there, for sequences that run together to share.
+    for request_id in ("one", "two"):
+        bench.expect(request_id, [*prompt_of(22), 1], max_tokens=10)
+    bench.step()
+    tables = [part.block_table for part in parts_of(bench.runner.plans[-1]).values()]
+    assert tables[1][:5] == first[:5]
+    bench.run()
+    assert bench.owned == 0
+
+
+def test_a_lone_sequence_goes_on_behind_known_blocks_if_it_can() -> None:
+    bench = SchedulerBench(FixedK(2), attends_in_place=True)
+    bench.expect("first", prompt_of(22), max_tokens=10)
+    bench.run()
+    bench.expect("second", prompt_of(22) + bench.tokens["first"] + [1], max_tokens=10)
+    bench.run()
+    assert bench.last["second"].num_cached_tokens == 28
+    assert not any(batch.copied_blocks for plan in bench.runner.plans for batch in plan.batches)
+    assert first_part(bench, "second").block_table[:7] == first_part(bench, "first").block_table[:7]
+
+
 def test_a_resumed_sequence_reports_the_hit_of_its_first_run() -> None:
     bench = SchedulerBench(FixedK(3), num_blocks=17)
     bench.expect("before", prompt_of(9, 1), max_tokens=1)
@@ -132,12 +162,15 @@ def test_a_resumed_sequence_reports_the_hit_of_its_first_run() -> None:
     assert bench.scheduler.prefix_cache_stats.queried_tokens == 4 * 9
 
 
-def test_prompts_one_at_a_time_lie_in_neighbouring_blocks_however_full_the_cache_is() -> None:
+@pytest.mark.parametrize("common", [0, 9, 33])
+def test_prompts_one_at_a_time_lie_in_neighbouring_blocks_however_full_the_cache_is(common: int) -> None:
     """So that a device may attend them in place (docs/decisions/0003-one-kv-tensor.md)."""
-    bench = SchedulerBench(num_blocks=257, max_k=3, max_model_len=120)
+    bench = SchedulerBench(num_blocks=257, max_k=3, max_model_len=120, attends_in_place=True)
     for index in range(120):
-        bench.expect(str(index), prompt_of(10 + index % 40, index), max_tokens=4 + 7 * index % 30)
+        prompt = prompt_of(common) + prompt_of(10 + index % 40, index)
+        bench.expect(str(index), prompt, max_tokens=4 + 7 * index % 30)
         bench.run()
+        assert bench.last[str(index)].num_cached_tokens == (common // 4 * 4 if index else 0)
     tables = [part.block_table for plan in bench.runner.plans for part in parts_of(plan).values()]
     in_place = sum(table == tuple(range(table[0], table[0] + len(table))) for table in tables)
     assert in_place > 0.95 * len(tables)

@@ -299,6 +299,7 @@ def test_random_schedules_leak_no_block_and_finish_everything_rightly(data: st.D
         hit_rate=data.draw(st.sampled_from([0.0, 0.5, 0.9, 1.0]), "hit rate"),
         seed=chance.randrange(100),
         prefix_caching=data.draw(st.booleans(), "prefix caching"),
+        attends_in_place=data.draw(st.booleans(), "attends_in_place"),
         max_draft_len=data.draw(st.one_of(st.none(), st.integers(1, max_model_len)), "max_draft_len"),
     )
     arrivals = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=12), "steps between arrivals")
