@@ -56,7 +56,8 @@ def measure(
 ) -> tuple[list[Mode], list[Answer]]:
     """Answer every prompt at every K (and by transformers), in a fresh random order for each prompt."""
     policy = ChosenK()
-    engine = build_engine(config, policy)
+    # Every prompt runs once for each K: a cache would spare all but the first their prefill.
+    engine = build_engine(config.model_copy(update={"enable_prefix_caching": False}), policy)
     engine.warm_up()
     prompts = read_prompts(prompts_file, limit)
     transformers = TransformersPeer(resolve_model(config.model)) if peer else None

@@ -11,6 +11,7 @@ from replicas.drafters.registry import DRAFTERS, DrafterContext
 from replicas.errors import RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
+from replicas.kv_cache.prefix_cache import PrefixCache
 from replicas.models.model_config import ModelConfig
 from replicas.models.registry import load_target, target_config
 from replicas.models.source import resolve_model
@@ -36,6 +37,10 @@ class EngineStats:
     generated_tokens: int
     busy_seconds: float
     """Time spent in steps so far."""
+    prefix_cache_queries: int
+    """Prompt tokens looked for in the prefix cache so far."""
+    prefix_cache_hits: int
+    """Those found."""
 
 
 class Engine:
@@ -124,6 +129,8 @@ class Engine:
             steps=self._steps,
             generated_tokens=self._generated_tokens,
             busy_seconds=self._busy_seconds,
+            prefix_cache_queries=self._scheduler.prefix_cache_stats.queried_tokens,
+            prefix_cache_hits=self._scheduler.prefix_cache_stats.hit_tokens,
         )
 
 
@@ -156,14 +163,21 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
         config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, max_k
     )
     limits = SchedulerLimits(
-        config.max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.block_size, max_k
+        config.max_model_len,
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.block_size,
+        max_k,
+        drafter.max_positions if drafter else None,
+        backend.attends_in_place,
     )
     allocator = BlockAllocator(num_blocks)
+    prefix_cache = PrefixCache(allocator, config.block_size) if config.enable_prefix_caching else None
     return Engine(
         config,
         TextCodec(folder),
         shape,
-        Scheduler(limits, allocator, k_policy),
+        Scheduler(limits, allocator, k_policy, prefix_cache),
         allocator,
         ModelRunner(target, cache, drafter, buckets, backend),
     )

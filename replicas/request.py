@@ -108,3 +108,5 @@ class RequestOutput:
     """Of each of `token_ids`, if the request asked."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     """Of each of the prompt's tokens, if the request asked; only in the first output. The first token's are None."""
+    num_cached_tokens: int = 0
+    """Prompt tokens whose KV was found in the prefix cache."""

@@ -54,3 +54,5 @@ class Delta:
     finish_reason: FinishReason | None
     scores: tuple[ScoredToken, ...] | None = None
     """Of the tokens that the step added, also of those whose text is held back; None if the request did not ask."""
+    num_cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""

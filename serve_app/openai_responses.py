@@ -21,12 +21,20 @@ class SpeculationUsage(BaseModel):
     mean_acceptance_length: float
 
 
+class PromptTokensDetails(BaseModel):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int
+    """Whose KV was found in the prefix cache."""
+
+
 class Usage(BaseModel):
     """Tokens, and our `speculation` beside them."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
     speculation: SpeculationUsage
 
 
@@ -108,6 +116,7 @@ def usage_of(last: Delta, method: str | None) -> Usage:
         prompt_tokens=last.num_prompt_tokens,
         completion_tokens=last.num_output_tokens,
         total_tokens=last.num_prompt_tokens + last.num_output_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=last.num_cached_tokens),
         speculation=SpeculationUsage(
             method=method,
             num_speculative_tokens=last.num_speculative_tokens,

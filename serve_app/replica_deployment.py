@@ -84,4 +84,5 @@ def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None
         acceptance.mean_acceptance_length,
         output.finish_reason,
         scores,
+        num_cached_tokens=output.num_cached_tokens,
     )

@@ -1,5 +1,6 @@
 """What every drafter is given and must give back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,7 +32,13 @@ class Drafter(Protocol):
     method: str
     tapped_layers: tuple[int, ...]
     """Target layers whose input states it wants."""
+    max_positions: int | None
+    """Tokens of the longest sequence that it was made for; beyond it drafts nothing. None: no limit of its own."""
 
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         """Bring the drafter's KV up to date, then draft: [batch, K] int32 target token ids (empty for K = 0)."""
+        ...
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks of the drafter's KV, each of `copies` (from, to), as the target's are copied."""
         ...

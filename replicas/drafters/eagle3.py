@@ -1,5 +1,7 @@
 """Drafting with an EAGLE3 head: refresh its KV from the target's states, then K tokens from its own."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ class Eagle3Drafter:
 
     def __init__(self, head: Eagle3Head, cache: PagedCache) -> None:
         self.tapped_layers = head.tapped_layers
+        self.max_positions: int | None = head.config.max_position_embeddings
         self._head = head
         self._cache = cache
 
@@ -39,3 +42,7 @@ class Eagle3Drafter:
             state = head.forward(drafts[-1], state, attention, cache)
             drafts.append(head.draft(state))
         return torch.stack(drafts, 1)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """See Drafter.copy_blocks."""
+        self._cache.copy_blocks(copies)

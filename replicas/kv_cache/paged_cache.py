@@ -1,5 +1,6 @@
 """The KV tensor of one model, and the arithmetic from positions to its slots."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +50,12 @@ class PagedCache:
     def write(self, layer: int, keys_values: Tensor, slots: Tensor) -> None:
         """Store `keys_values` [rows, 2 * kv_heads, head_dim] at `slots` [rows]."""
         self._layers[layer].index_put_((slots,), keys_values)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks in all layers; each of `copies` is (from, to)."""
+        blocks = self.tensor.view(-1, self.num_blocks, self.block_size * self.tensor[0].numel())
+        sources, targets = torch.tensor(copies, device=self.tensor.device).unbind(1)
+        blocks[:, targets] = blocks[:, sources]
 
     def read(self, layer: int, block_tables: Tensor, view: CacheView | None) -> tuple[Tensor, Tensor]:
         """Keys and values [batch, kv_heads, length, head_dim] each, of the blocks in `block_tables` [batch, blocks]."""

@@ -10,6 +10,7 @@ from replicas.kv_cache.paged_cache import NULL_BLOCK, CacheView
 from replicas.rejection.adjustments import LogitAdjustments
 from replicas.rejection.sampling import SamplingInputs
 from replicas.runner.adjustment_inputs import pack_adjustments
+from replicas.runner.interleaved_drafts import InterleavedDrafts
 from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan
 
@@ -54,7 +55,8 @@ def pack(
     positions = np.full((rows, tokens), -1, np.int32)
     next_prompt_ids = np.full((rows, tokens), -1, np.int32)
     tables = np.full((rows, blocks), NULL_BLOCK, np.int32)
-    choice_rows = np.zeros((rows, choices), np.int32)
+    choice_rows = np.tile(np.arange(choices, dtype=np.int32), (rows, 1))
+    draft_ids = np.zeros((rows, choices - 1), np.int32)
     num_drafts = np.zeros(rows, np.int32)
     for row, part in enumerate(parts):
         count = len(part.token_ids)
@@ -65,15 +67,19 @@ def pack(
         if batch.is_prefill:
             next_prompt_ids[row, : count - 1] = part.token_ids[1:]
             next_prompt_ids[row, count - 1] = -1 if part.next_prompt_token is None else part.next_prompt_token
-            choice_rows[row] = count - 1
-        else:
-            choice_rows[row] = np.arange(tokens)
+    ends = [row * tokens + len(part.token_ids) for row, part in enumerate(parts)]
+    interleaved = InterleavedDrafts.of(ends, [part.num_drafts for part in parts])
+    drafted = interleaved.draft_token_ids(token_ids.ravel())
+    for row, (part, bonus) in enumerate(zip(parts, interleaved.bonus_logits_indices, strict=True)):
+        count, total = part.num_drafts, interleaved.cu_num_draft_tokens[row]
+        choice_rows[row, : count + 1] = np.subtract(interleaved.logits_indices[bonus - count : bonus + 1], row * tokens)
+        draft_ids[row, :count] = drafted[total - count : total]
     return BatchInputs(
         token_ids=torch.from_numpy(token_ids),
         positions=torch.from_numpy(positions),
         block_tables=torch.from_numpy(tables),
         choice_rows=torch.from_numpy(choice_rows),
-        draft_ids=torch.from_numpy(token_ids[:, 1:choices]),
+        draft_ids=torch.from_numpy(draft_ids),
         num_drafts=torch.from_numpy(num_drafts),
         next_prompt_ids=torch.from_numpy(next_prompt_ids),
         sampling=_sampling(parts, rows),

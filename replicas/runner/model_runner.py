@@ -40,6 +40,10 @@ class ModelRunner:
     @torch.inference_mode()
     def _run(self, batch: BatchPlan) -> dict[str, SequenceResult]:
         cache, buckets = self._cache, self._buckets
+        if batch.copied_blocks:
+            cache.copy_blocks(batch.copied_blocks)
+            if self._drafter is not None:
+                self._drafter.copy_blocks(batch.copied_blocks)
         num_slots = cache.num_blocks * cache.block_size
         inputs = pack(batch, buckets, cache.block_size, num_slots, self._backend.attends_in_place)
         outputs = speculative_step(self._target, cache, self._drafter, inputs, batch.num_speculative_tokens)

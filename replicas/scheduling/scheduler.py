@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from replicas.kv_cache.block_allocator import BlockAllocator
+from replicas.kv_cache.prefix_cache import PrefixCache
 from replicas.request import RequestOutput
 from replicas.scheduling.k_policy import KPolicy
 from replicas.scheduling.sequence import Sequence
@@ -20,6 +21,18 @@ class SchedulerLimits:
     block_size: int
     max_num_speculative_tokens: int
     """0 without a drafter."""
+    max_draft_len: int | None = None
+    """Tokens of a sequence that the drafter was made for; None: as many as the target."""
+    attends_in_place: bool = False
+    """True if a lone sequence in a row of blocks needs no gather (DeviceBackend)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheStats:
+    """Prompt tokens that were looked for in the prefix cache, and found."""
+
+    queried_tokens: int = 0
+    hit_tokens: int = 0
 
 
 class Scheduler:
@@ -28,12 +41,20 @@ class Scheduler:
     A step decodes every running sequence and, within the token budget, prefills chunks of prompts.
     """
 
-    def __init__(self, limits: SchedulerLimits, allocator: BlockAllocator, k_policy: KPolicy) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        allocator: BlockAllocator,
+        k_policy: KPolicy,
+        prefix_cache: PrefixCache | None = None,
+    ) -> None:
         self._limits = limits
         self._allocator = allocator
         self._k_policy = k_policy
+        self._prefix_cache = prefix_cache
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
+        self.prefix_cache_stats = PrefixCacheStats()
 
     @property
     def num_running(self) -> int:
@@ -77,23 +98,27 @@ class Scheduler:
         for batch in plan.batches:
             for part in batch.sequences:
                 sequence = sequences[part.request_id]
-                output = self._apply_one(sequence, part, result.sequences[part.request_id])
+                output = self._apply_one(sequence, part, result.sequences[part.request_id], batch.is_prefill)
                 if output is not None:
                     outputs.append(output)
         self._running = [s for s in self._running if s.finish_reason is None]
         return outputs
 
-    def _apply_one(self, sequence: Sequence, part: SequencePlan, result: SequenceResult) -> RequestOutput | None:
+    def _apply_one(
+        self, sequence: Sequence, part: SequencePlan, result: SequenceResult, is_prefill: bool
+    ) -> RequestOutput | None:
         sequence.learn_prompt_logprobs(part.start, result.prompt_logprobs)
         if part.next_prompt_token is not None:
             sequence.num_computed += len(part.token_ids)
+            self._publish(sequence)
             return None
         # Of the tokens that ran, the rejected drafts left stale KV behind: it is overwritten by the next step.
-        if sequence.is_decoding and sequence.num_output_tokens > 0:
+        if not is_prefill and sequence.num_output_tokens > 0:
             sequence.acceptance = sequence.acceptance.after(part.num_drafts, len(result.token_ids) - 1)
         sequence.num_computed = part.start + len(part.token_ids) - part.num_drafts + len(result.token_ids) - 1
         kept = sequence.append(result.token_ids)
         sequence.drafts = result.draft_token_ids[: part.num_propose]
+        self._publish(sequence)
         if sequence.finish_reason is not None:
             self._release(sequence)
             if sequence.text is not None:
@@ -108,6 +133,7 @@ class Scheduler:
             sequence.finish_reason,
             None if result.logprobs is None else result.logprobs[:kept],
             sequence.take_prompt_logprobs(),
+            num_cached_tokens=sequence.num_cached_tokens or 0,
         )
 
     def _plan_decode(self) -> BatchPlan | None:
@@ -139,18 +165,70 @@ class Scheduler:
                 budget -= len(batches[-1].sequences[0].token_ids)
         while budget > 0 and self._waiting and len(self._running) < self._limits.max_num_seqs:
             sequence = self._waiting[0]
-            # For the largest K: the policy may have raised it by the time that the last chunk of the prompt runs.
-            largest_k = self._limits.max_num_speculative_tokens
-            blocks = self._allocator.allocate(self._blocks_for(len(sequence.token_ids) + 1, largest_k))
-            if blocks is None:
+            copies = self._admit(sequence)
+            if copies is None:
                 break
-            sequence.blocks = blocks
             self._running.append(self._waiting.popleft())
-            batches.append(self._prefill(sequence, budget, step_k))
+            batches.append(self._prefill(sequence, budget, step_k, copies))
             budget -= len(batches[-1].sequences[0].token_ids)
         return batches
 
-    def _prefill(self, sequence: Sequence, budget: int, step_k: int) -> BatchPlan:
+    def _admit(self, sequence: Sequence) -> tuple[tuple[int, int], ...] | None:
+        """Give it its blocks, those that are known already and new ones; None if there are too few.
+
+        Returns the blocks to copy first (from, to).
+        """
+        # For the largest K: the policy may have raised it by the time that the last chunk of the prompt runs.
+        needed = self._blocks_for(len(sequence.token_ids) + 1, self._limits.max_num_speculative_tokens)
+        known: list[int] = []
+        if self._prefix_cache is not None and sequence.reuses_blocks:
+            self._prefix_cache.extend(sequence.block_identities, sequence.token_ids)
+            known = self._prefix_cache.find(sequence.block_identities)
+        if needed - len(known) + self._allocator.num_unowned(known) > self._allocator.num_free:
+            return None
+        copies = self._take(sequence, known, needed)
+        sequence.num_published = len(known)
+        sequence.num_computed = len(known) * self._limits.block_size
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = sequence.num_computed
+            if self._prefix_cache is not None and sequence.reuses_blocks:
+                stats = self.prefix_cache_stats
+                queried = stats.queried_tokens + len(sequence.token_ids)
+                self.prefix_cache_stats = PrefixCacheStats(queried, stats.hit_tokens + sequence.num_computed)
+        return copies
+
+    def _take(self, sequence: Sequence, known: list[int], count: int) -> tuple[tuple[int, int], ...]:
+        """Make `known` and new ones the `count` blocks of `sequence`, of which there are enough; returns the copies."""
+        self._allocator.share(known)
+        if known and self._limits.attends_in_place and not self._running:
+            # Copying costs about as much as the gather that each step would need of blocks that lie apart.
+            row = self._allocator.allocate_row(known, count)
+            if row is not None:
+                sequence.blocks = row
+                if row[0] == known[0]:
+                    return ()
+                # Nothing can overwrite them before they are copied: this program is the first of the step.
+                self._allocator.free(known)
+                return tuple(zip(known, row, strict=False))
+        new = self._allocator.allocate(count - len(known), after=known[-1] if known else None)
+        assert new is not None
+        sequence.blocks = known + new
+        return ()
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Make the blocks findable that are full, with the token after them known and so their drafter KV final."""
+        if self._prefix_cache is None:
+            return
+        first = sequence.num_published
+        full = min(sequence.num_computed, len(sequence.token_ids) - 1) // self._limits.block_size
+        if full > first:
+            self._prefix_cache.extend(sequence.block_identities, sequence.token_ids)
+            self._prefix_cache.publish(sequence.blocks[first:full], sequence.block_identities[first:full])
+            sequence.num_published = full
+
+    def _prefill(
+        self, sequence: Sequence, budget: int, step_k: int, copies: tuple[tuple[int, int], ...] = ()
+    ) -> BatchPlan:
         start = sequence.num_computed
         tokens = tuple(sequence.token_ids[start : start + budget])
         end = start + len(tokens)
@@ -158,7 +236,7 @@ class Scheduler:
             part = self._part(sequence, tokens, 0, sequence.token_ids[end], 0)
         else:
             part = self._part(sequence, tokens, 0, None, self._drafts_wanted(sequence, step_k, end))
-        return BatchPlan((part,), part.num_propose, is_prefill=True)
+        return BatchPlan((part,), part.num_propose, is_prefill=True, copied_blocks=copies)
 
     def _part(
         self, sequence: Sequence, tokens: tuple[int, ...], num_drafts: int, next_token: int | None, num_propose: int
@@ -175,8 +253,12 @@ class Scheduler:
         return max(0, min(wanted, self._limits.max_num_speculative_tokens))
 
     def _drafts_wanted(self, sequence: Sequence, step_k: int, length: int) -> int:
-        """K of one sequence: 0 from position max_model_len - K on (first seed, "Position-aware speculation cutoff")."""
-        if length - 1 >= self._limits.max_model_len - step_k:
+        """K of one sequence: 0 from position max_model_len - K on (first seed, "Position-aware speculation cutoff").
+
+        The same holds where the drafter's own context ends before the target's.
+        """
+        longest = min(self._limits.max_model_len, self._limits.max_draft_len or self._limits.max_model_len)
+        if length - 1 >= longest - step_k:
             return 0
         limit = sequence.draft_limit
         return step_k if limit is None else min(step_k, limit)
@@ -210,4 +292,5 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self._allocator.free(sequence.blocks)
         sequence.blocks = []
+        sequence.num_published = 0
         sequence.drafts = ()

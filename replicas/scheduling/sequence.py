@@ -38,10 +38,21 @@ class Sequence:
     """Tokens whose KV is in the cache."""
     drafts: tuple[int, ...] = ()
     blocks: list[int] = field(default_factory=list[int])
+    block_identities: list[bytes] = field(default_factory=list[bytes])
+    """Of its full blocks (PrefixCache.extend)."""
+    num_published: int = 0
+    """How many of its blocks, from the first on, are shared or can be."""
+    num_cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache when it first ran."""
     acceptance: Acceptance = field(default_factory=Acceptance)
     prompt_logprobs: list[TokenLogprobs] | None = field(default_factory=list[TokenLogprobs])
     """Of the prompt's tokens from the second on, as far as its chunks have run; None once they are told."""
     finish_reason: FinishReason | None = None
+
+    @property
+    def reuses_blocks(self) -> bool:
+        """False where every position of the prompt has to run."""
+        return self.request.sampling.prompt_logprobs is None
 
     @property
     def num_prompt_tokens(self) -> int:

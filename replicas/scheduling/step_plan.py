@@ -85,6 +85,8 @@ class BatchPlan:
     num_speculative_tokens: int
     """K of the program: up to K drafts are verified a sequence (decode), then K are proposed."""
     is_prefill: bool
+    copied_blocks: tuple[tuple[int, int], ...] = ()
+    """KV blocks to copy before the program runs: from, to."""
 
 
 @dataclass(frozen=True, slots=True)

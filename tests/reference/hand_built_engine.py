@@ -15,6 +15,7 @@ from replicas.drafters.eagle3_head import Eagle3Head
 from replicas.engine import Engine
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
+from replicas.kv_cache.prefix_cache import PrefixCache
 from replicas.models.registry import load_target, target_config
 from replicas.request import GenerationRequest, RequestOutput, SamplingParams
 from replicas.runner.model_runner import ModelRunner
@@ -124,9 +125,12 @@ class TinyTarget:
             max_num_batched_tokens=config.max_num_batched_tokens,
             block_size=config.block_size,
             max_num_speculative_tokens=largest_k,
+            max_draft_len=drafter.max_positions if drafter else None,
+            attends_in_place=self.backend.attends_in_place,
         )
         allocator = BlockAllocator(num_blocks)
-        scheduler = Scheduler(limits, allocator, k_policy)
+        prefix_cache = PrefixCache(allocator, config.block_size) if config.enable_prefix_caching else None
+        scheduler = Scheduler(limits, allocator, k_policy, prefix_cache)
         engine = Engine(config, self.codec, self.shape, scheduler, allocator, runner)
         return Bench(engine, runner, scheduler, allocator)
 

@@ -13,14 +13,17 @@ Rule = Callable[[tuple[int, ...], int], Sequence[int]]
 
 
 class ScriptedDrafter:
-    """Remembers each sequence's tokens by its first block, from ProposeInput alone, and asks `rule` for drafts."""
+    """Keeps each token in the KV slot of the position before it, as a head does, and asks `rule` for drafts."""
 
     method = "scripted"
+    max_positions: int | None = None
 
-    def __init__(self, rule: Rule, tapped_layers: tuple[int, ...] = (0, 2, 3)) -> None:
+    def __init__(self, rule: Rule, tapped_layers: tuple[int, ...] = (0, 2, 3), block_size: int = 4) -> None:
         self.tapped_layers = tapped_layers
         self._rule = rule
-        self._tokens: dict[int, dict[int, int]] = {}
+        self._block_size = block_size
+        self._kv: dict[tuple[int, int], int] = {}
+        """Next token by block and slot in it."""
 
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         """See Drafter.propose; padding rows get zeros."""
@@ -29,16 +32,21 @@ class ScriptedDrafter:
         for table, positions, next_ids, last in zip(
             tables, inputs.positions.tolist(), inputs.next_token_ids.tolist(), rows, strict=True
         ):
-            known = self._tokens.setdefault(table[0], {})
-            if 0 in positions:
-                known.clear()
-            known.update({p + 1: token for p, token in zip(positions, next_ids, strict=True) if p >= 0})
+            for position, token in zip(positions, next_ids, strict=True):
+                if position >= 0:
+                    self._kv[table[position // self._block_size], position % self._block_size] = token
             if positions[last] < 0 or num_speculative_tokens == 0:
                 drafts.append([0] * num_speculative_tokens)
             else:
-                tokens = tuple(known[position] for position in range(1, positions[last] + 2))
+                slots = (divmod(position, self._block_size) for position in range(positions[last] + 1))
+                tokens = tuple(self._kv[table[block], slot] for block, slot in slots)
                 drafts.append(list(self._rule(tokens, num_speculative_tokens)))
         return torch.tensor(drafts, dtype=torch.int32).view(len(drafts), num_speculative_tokens)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """See Drafter.copy_blocks."""
+        for source, target in copies:
+            self._kv |= {(target, slot): token for (block, slot), token in self._kv.items() if block == source}
 
 
 def continuation(sequences: Iterable[Sequence[int]], vocab: int, hit_rate: float = 1.0, seed: int = 0) -> Rule:

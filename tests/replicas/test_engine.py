@@ -38,9 +38,9 @@ def expected(tiny_reference: LlamaForCausalLM) -> Greedy:
     return first
 
 
-def scripted(expected: Greedy, hit_rate: float, seed: int = 0) -> ScriptedDrafter:
+def scripted(expected: Greedy, hit_rate: float, seed: int = 0, block_size: int = 4) -> ScriptedDrafter:
     known = [(*prompt, *expected(prompt, LONGEST)) for prompt in PROMPTS]
-    return ScriptedDrafter(continuation(known, VOCAB, hit_rate, seed))
+    return ScriptedDrafter(continuation(known, VOCAB, hit_rate, seed), block_size=block_size)
 
 
 @pytest.mark.parametrize("k", range(9))
@@ -119,11 +119,9 @@ def test_a_batch_gives_the_same_as_one_at_a_time(
         assert together[request.request_id].text == answer.text != ""
 
 
-def drafters(
-    tiny_target: TinyTarget, tiny_head: Path, expected: Greedy, kind: str, seed: int
-) -> dict[str, Drafter | Path]:
+def drafters(tiny_head: Path, expected: Greedy, kind: str, seed: int, block_size: int) -> dict[str, Drafter | Path]:
     rates = {"right": 1.0, "wrong": 0.0, "mixed": 0.7}
-    return {"head": tiny_head} if kind == "eagle3" else {"drafter": scripted(expected, rates[kind], seed)}
+    return {"head": tiny_head} if kind == "eagle3" else {"drafter": scripted(expected, rates[kind], seed, block_size)}
 
 
 @settings(derandomize=True, max_examples=70, deadline=None)
@@ -131,7 +129,7 @@ def drafters(
 def test_any_schedule_gives_the_target_s_own_tokens(
     data: st.DataObject, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy
 ) -> None:
-    """K at random each step, arrivals, chunks, tiny pools with preemption, and aborts."""
+    """K at random each step, arrivals, chunks, prefix cache, tiny pools with preemption, and aborts."""
     kind = data.draw(st.sampled_from(["eagle3", "right", "wrong", "mixed"]), "drafter")
     seed = data.draw(st.integers(0, 999), "seed")
     block_size = data.draw(st.sampled_from([2, 4, 16]), "block_size")
@@ -142,15 +140,17 @@ def test_any_schedule_gives_the_target_s_own_tokens(
         max_num_batched_tokens=data.draw(st.integers(16, 80), "max_num_batched_tokens"),
         block_size=block_size,
         num_blocks=1 + needed + data.draw(st.integers(0, 3 * needed), "spare blocks"),
+        enable_prefix_caching=data.draw(st.booleans(), "enable_prefix_caching"),
     )
     bench = tiny_target.bench(
         config,
         RandomK(seed, 8),
-        **drafters(tiny_target, tiny_head, expected, kind, seed),  # pyright: ignore[reportArgumentType]
+        **drafters(tiny_head, expected, kind, seed, block_size),  # pyright: ignore[reportArgumentType]
     )
     chance = random.Random(seed)
     answers: dict[str, Answer] = {}
-    requests: dict[str, tuple[tuple[int, ...], int]] = {}
+    requests: dict[str, tuple[list[int], list[int]]] = {}
+    """Prompt and expected answer."""
     aborted: set[str] = set()
 
     def step() -> None:
@@ -160,10 +160,17 @@ def test_any_schedule_gives_the_target_s_own_tokens(
 
     for index in range(data.draw(st.integers(1, 16), "requests")):
         request_id = str(index)
-        requests[request_id] = (chance.choice(PROMPTS), chance.randint(1, LONGEST))
+        prompt, length = chance.choice(PROMPTS), chance.randint(1, LONGEST)
+        known: list[int] = []
+        if chance.random() < 0.3:
+            # A conversation goes on: the prompt holds an answer, which may be in the cache.
+            known = expected(prompt, chance.randint(0, LONGEST - length))
+        prompt_and_answer = [*prompt, *expected(prompt, len(known) + length)]
+        requests[request_id] = (prompt_and_answer[:-length], prompt_and_answer[-length:])
         answers[request_id] = Answer()
         limit = chance.choice([None, None, 0, 1, 3])
-        bench.engine.add_request(greedy_request(request_id, *requests[request_id], num_speculative_tokens=limit))
+        prompt, answer = requests[request_id]
+        bench.engine.add_request(greedy_request(request_id, prompt, len(answer), num_speculative_tokens=limit))
         for _ in range(chance.choice([0, 0, 1, 3])):
             step()
         if chance.random() < 0.15:
@@ -172,18 +179,20 @@ def test_any_schedule_gives_the_target_s_own_tokens(
             aborted.add(victim)
     run_steps(bench.engine, answers)
 
-    for request_id, (prompt, max_tokens) in requests.items():
+    for request_id, (_, right) in requests.items():
         answer = answers[request_id]
         if answer.outputs and answer.finish_reason:
-            assert answer.token_ids == expected(prompt, max_tokens)
+            assert answer.token_ids == right
             assert answer.finish_reason == "length"
-            assert answer.last.num_output_tokens == max_tokens
+            assert answer.last.num_output_tokens == len(right)
         else:
             assert request_id in aborted
-            assert answer.token_ids == expected(prompt, len(answer.token_ids))
+            assert answer.token_ids == right[: len(answer.token_ids)]
     stats = bench.engine.stats()
     assert stats.free_blocks == stats.total_blocks
     assert stats.running == stats.waiting == 0
+    assert stats.prefix_cache_hits <= stats.prefix_cache_queries
+    assert (stats.prefix_cache_queries > 0) == config.enable_prefix_caching
     assert stats.generated_tokens == sum(len(answer.token_ids) for answer in answers.values())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +31,13 @@ class Target:
     """A target of 12 tokens, and its exact probabilities after every text of up to two tokens."""
 
     def __init__(self, folder: Path) -> None:
-        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "initializer_range": 0.35}
-        heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+        sizes: dict[str, Any] = {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "initializer_range": 0.35,
+        }
+        heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
         reference = write_target(folder, vocab_size=VOCAB, eos_token_id=None, **sizes, **heads)
         self.tiny = TinyTarget(folder, max_model_len=16)
         self.after: dict[tuple[int, ...], NDArray[np.float64]] = {}

@@ -76,6 +76,7 @@ class FakeEngine:
                     acceptance=Acceptance(steps=step + 1, drafted=3 * (step + 1), accepted=step + 1),
                     finish_reason="stop" if step == len(self._pieces) - 1 else None,
                     logprobs=_logprobs(request.sampling.logprobs),
+                    num_cached_tokens=count // 2,
                 )
         finally:
             self.running -= 1

@@ -19,7 +19,13 @@ SPECULATION = {
     "accepted": 5,
     "mean_acceptance_length": 2.0,
 }
-USAGE = {"prompt_tokens": 8, "completion_tokens": 10, "total_tokens": 18, "speculation": SPECULATION}
+USAGE = {
+    "prompt_tokens": 8,
+    "completion_tokens": 10,
+    "total_tokens": 18,
+    "prompt_tokens_details": {"cached_tokens": 4},
+    "speculation": SPECULATION,
+}
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The EAGLE3 drafter, inside an engine, against a head that recomputes everything from scratch."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class Overruled:
     def __init__(self, inner: Drafter, dictated: Drafter) -> None:
         self.method = inner.method
         self.tapped_layers = inner.tapped_layers
+        self.max_positions = inner.max_positions
         self._inner = inner
         self._dictated = dictated
         self.kept: list[tuple[int, int, tuple[int, ...]]] = []
@@ -45,6 +47,10 @@ class Overruled:
         for table, length, row in zip(inputs.block_tables.tolist(), lengths, drafts, strict=True):
             self.kept.append((table[0], length, tuple(row)))
         return self._dictated.propose(inputs, num_speculative_tokens)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        self._inner.copy_blocks(copies)
+        self._dictated.copy_blocks(copies)
 
 
 HEADS: dict[str, dict[str, Any]] = {

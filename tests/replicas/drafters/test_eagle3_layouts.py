@@ -233,7 +233,7 @@ def test_rows_of_padding_are_never_drafted(tiny_folder: Path, tmp_path: Path) ->
 def test_the_fc_of_gpt_oss_is_padded_in_three_pieces(tmp_path: Path) -> None:
     """The first seed's sizes: [2880, 3 * 2880] becomes [3072, 3 * 3072]."""
     target_folder, head_folder = tmp_path / "target", tmp_path / "head"
-    sizes = {"hidden_size": 2880, "num_attention_heads": 4, "head_dim": 16}
+    sizes: dict[str, Any] = {"hidden_size": 2880, "num_attention_heads": 4, "head_dim": 16}
     reference = write_target(target_folder, initializer_range=0.05, **sizes)
     config = head_config(**sizes)
     tensors = head_tensors(config, seed=10)

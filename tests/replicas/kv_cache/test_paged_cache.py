@@ -56,6 +56,16 @@ def test_reading_gathers_the_blocks_of_each_sequence() -> None:
             assert torch.equal(values[row, :, position], slot[2:])
 
 
+def test_blocks_are_copied_in_all_layers_and_nothing_else_changes() -> None:
+    cache = filled_cache()
+    before = cache.tensor.clone().view(2, 10, 4, 4, 3)
+    cache.copy_blocks(((3, 7), (1, 8)))
+    after = cache.tensor.view(2, 10, 4, 4, 3)
+    assert torch.equal(after[:, [7, 8]], before[:, [3, 1]])
+    others = [0, 1, 2, 3, 4, 5, 6, 9]
+    assert torch.equal(after[:, others], before[:, others])
+
+
 def test_a_view_reads_the_same_as_a_gather() -> None:
     cache = filled_cache()
     for layer in range(2):

@@ -1,85 +1,24 @@
 """The scheduler with a symbolic runner: no torch, and every token depends on the KV that the plan's blocks hold."""
 
 import random
-from collections import defaultdict
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.kv_cache.block_allocator import BlockAllocator
-from replicas.request import RequestOutput
-from replicas.scheduling.k_policy import KPolicy
-from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.step_plan import SequencePlan, StepPlan
 from tests.reference.k_policies import FixedK, RandomK
-from tests.reference.symbolic_runner import VOCAB, SymbolicRunner, expected_output, sequence
+from tests.reference.scheduler_bench import SchedulerBench, parts_of, prompt_of, ran
+from tests.reference.symbolic_runner import expected_output
 
 
-@dataclass
-class Bench:
-    """A scheduler, its pool and a runner; 16 sequences of 64 tokens fit unless a test says otherwise."""
-
-    policy: KPolicy = field(default_factory=lambda: FixedK(0))
-    max_model_len: int = 64
-    max_num_seqs: int = 16
-    budget: int = 32
-    block_size: int = 4
-    max_k: int = 8
-    num_blocks: int = 257
-    hit_rate: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self.allocator = BlockAllocator(self.num_blocks)
-        limits = SchedulerLimits(self.max_model_len, self.max_num_seqs, self.budget, self.block_size, self.max_k)
-        self.scheduler = Scheduler(limits, self.allocator, self.policy)
-        self.runner = SymbolicRunner(self.num_blocks, self.block_size, self.hit_rate, self.seed)
-        self.tokens: dict[str, list[int]] = defaultdict(list)
-        self.last: dict[str, RequestOutput] = {}
-
-    def add(self, request_id: str, prompt: list[int], **sampling: object) -> None:
-        self.scheduler.add(sequence(request_id, prompt, self.max_model_len, **sampling))
-
-    def step(self) -> StepPlan:
-        plan = self.scheduler.plan()
-        for output in self.scheduler.apply(plan, self.runner.execute(plan)):
-            self.tokens[output.request_id] += output.token_ids
-            self.last[output.request_id] = output
-        return plan
-
-    def run(self) -> None:
-        steps = 0
-        while self.scheduler.num_running + self.scheduler.num_waiting:
-            self.step()
-            steps += 1
-            assert steps < 5000, "no progress"
-
-    def finish_reason(self, request_id: str) -> str | None:
-        return self.last[request_id].finish_reason if request_id in self.last else None
-
-    @property
-    def owned(self) -> int:
-        return self.num_blocks - 1 - self.allocator.num_free
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    chance = random.Random(f"{length} {seed}")
-    return [chance.randrange(VOCAB) for _ in range(length)]
-
-
-def parts_of(plan: StepPlan) -> dict[str, SequencePlan]:
-    return {part.request_id: part for batch in plan.batches for part in batch.sequences}
-
-
-def ran(plan: StepPlan) -> dict[str, int]:
-    """Tokens each request ran."""
-    return {request_id: len(part.token_ids) for request_id, part in parts_of(plan).items()}
+def admissions(plan: StepPlan) -> list[str]:
+    """Requests whose prompt runs, in the order of the plan."""
+    return [part.request_id for batch in plan.batches if batch.is_prefill for part in batch.sequences]
 
 
 def test_prompts_are_prefilled_in_chunks_within_the_budget() -> None:
-    bench = Bench(budget=16)
+    bench = SchedulerBench(budget=16)
     for request_id, length in (("a", 20), ("b", 10), ("c", 30)):
         bench.add(request_id, prompt_of(length), max_tokens=4)
     # Not more than 16 prompt tokens a step, first come first served; decoding goes on beside it.
@@ -95,7 +34,7 @@ def test_prompts_are_prefilled_in_chunks_within_the_budget() -> None:
 
 
 def test_a_chunk_tells_the_prompt_token_that_follows_it() -> None:
-    bench = Bench(budget=16)
+    bench = SchedulerBench(budget=16)
     prompt = prompt_of(40)
     bench.add("a", prompt, max_tokens=2)
     plans = [bench.step() for _ in range(3)]
@@ -106,14 +45,14 @@ def test_a_chunk_tells_the_prompt_token_that_follows_it() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 18, 33, 63])
 def test_prompts_of_every_length_around_the_chunk(length: int) -> None:
-    bench = Bench(FixedK(3), budget=16)
+    bench = SchedulerBench(FixedK(3), budget=16)
     bench.add("a", prompt_of(length), max_tokens=9)
     bench.run()
     assert bench.tokens["a"] == expected_output(prompt_of(length), 9, 64, frozenset())[0]
 
 
 def test_admission_is_first_come_first_served_up_to_max_num_seqs() -> None:
-    bench = Bench(max_num_seqs=2)
+    bench = SchedulerBench(max_num_seqs=2)
     for index in range(4):
         bench.add(str(index), prompt_of(4, index), max_tokens=2 + index)
     assert list(ran(bench.step())) == ["0", "1"]
@@ -125,7 +64,7 @@ def test_admission_is_first_come_first_served_up_to_max_num_seqs() -> None:
 
 
 def test_a_long_prompt_in_front_is_not_overtaken_for_want_of_blocks() -> None:
-    bench = Bench(num_blocks=17, max_k=0)
+    bench = SchedulerBench(num_blocks=17, max_k=0)
     bench.add("first", prompt_of(20), max_tokens=8)
     bench.add("long", prompt_of(60), max_tokens=2)
     bench.add("short", prompt_of(2), max_tokens=2)
@@ -135,16 +74,23 @@ def test_a_long_prompt_in_front_is_not_overtaken_for_want_of_blocks() -> None:
     assert order == ["first", "long", "short"]
 
 
-def test_a_tiny_pool_preempts_the_newest_and_the_tokens_stay_the_same() -> None:
-    bench = Bench(FixedK(3), num_blocks=17, hit_rate=0.5)
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_tiny_pool_preempts_the_newest_and_the_tokens_stay_the_same(prefix_caching: bool) -> None:
+    bench = SchedulerBench(FixedK(3), num_blocks=17, hit_rate=0.5, prefix_caching=prefix_caching)
     prompts = {str(index): prompt_of(9, index) for index in range(4)}
     for request_id, prompt in prompts.items():
         bench.add(request_id, prompt, max_tokens=40)
     bench.run()
-    starts = [parts_of(plan)["3"].start for plan in bench.runner.plans if "3" in parts_of(plan)]
-    assert starts.count(0) > 1, "the newest was recomputed"
-    starts = [parts_of(plan)["0"].start for plan in bench.runner.plans if "0" in parts_of(plan)]
-    assert starts.count(0) == 1, "the oldest never was"
+    restarts: dict[str, list[int]] = {}
+    for request_id in prompts:
+        parts = [parts_of(plan)[request_id] for plan in bench.runner.plans if request_id in parts_of(plan)]
+        restarts[request_id] = [part.start for part in parts[1:] if len(part.token_ids) - part.num_drafts > 1]
+    assert restarts["3"], "the newest was preempted"
+    assert not restarts["0"], "the oldest never was"
+    if prefix_caching:
+        assert max(restarts["3"]) > 0, "it found some of its own blocks again"
+    else:
+        assert set(restarts["3"]) == {0}
     for request_id, prompt in prompts.items():
         assert bench.tokens[request_id] == expected_output(prompt, 40, 64, frozenset())[0]
     assert bench.owned == 0
@@ -166,7 +112,7 @@ class ListedK:
 
 def test_a_step_verifies_exactly_the_drafts_that_its_k_allows() -> None:
     policy = ListedK(4, 4, 2, 3, 0, 0, 5, 5, 99)
-    bench = Bench(policy, max_k=6)
+    bench = SchedulerBench(policy, max_k=6)
     bench.add("a", prompt_of(5))
     verified: list[int] = []
     proposed: list[int] = []
@@ -184,8 +130,47 @@ def test_a_step_verifies_exactly_the_drafts_that_its_k_allows() -> None:
     assert (acceptance.steps, acceptance.drafted, acceptance.accepted) == (9, sum(verified), sum(verified))
 
 
+def test_a_sequence_past_the_head_s_own_context_runs_without_drafts_and_the_batch_goes_on() -> None:
+    bench = SchedulerBench(FixedK(3), max_draft_len=30)
+    bench.expect("long", prompt_of(20, 1))
+    bench.expect("short", prompt_of(4, 2), max_tokens=50)
+    bench.expect("too long", prompt_of(40, 3), max_tokens=20)
+    for _ in range(12):
+        for batch in bench.step().batches:
+            for part in batch.sequences:
+                length = part.start + len(part.token_ids) - part.num_drafts
+                drafts = part.next_prompt_token is None and length - 1 < 30 - 3
+                assert part.num_propose == (3 if drafts else 0)
+                # A draft may not have needed the head's KV at a position that it does not know.
+                assert part.num_drafts == 0 or length + part.num_drafts - 1 < 30
+    bench.run()
+    assert {key: len(tokens) for key, tokens in bench.tokens.items()} == {"long": 44, "short": 50, "too long": 20}
+    assert bench.last["too long"].acceptance.drafted == 0
+    drafted = {part.num_drafts for plan in bench.runner.plans for part in parts_of(plan).values()}
+    assert drafted == {0, 3}
+    mixed = [plan for plan in bench.runner.plans if {part.num_drafts for part in parts_of(plan).values()} == {0, 3}]
+    assert len(mixed) > 2, "sequences with and without drafts ran side by side"
+
+
+def test_drafts_of_a_preempted_sequence_are_dropped() -> None:
+    bench = SchedulerBench(FixedK(4), num_blocks=17, hit_rate=1.0)
+    for index in range(3):
+        bench.expect(str(index), prompt_of(12, index), max_tokens=40)
+    before: dict[str, SequencePlan] = {}
+    resumed = 0
+    while bench.scheduler.num_running + bench.scheduler.num_waiting:
+        parts = parts_of(bench.step())
+        for request_id, part in parts.items():
+            if len(part.token_ids) - part.num_drafts > 1 and request_id in before:
+                assert part.num_drafts == 0
+                resumed += 1
+        before.update(parts)
+    assert resumed > 0
+    assert bench.owned == 0
+
+
 def test_without_a_drafter_nothing_is_drafted() -> None:
-    bench = Bench(FixedK(5), max_k=0)
+    bench = SchedulerBench(FixedK(5), max_k=0)
     bench.add("a", prompt_of(5), max_tokens=6)
     bench.run()
     assert all(batch.num_speculative_tokens == 0 for plan in bench.runner.plans for batch in plan.batches)
@@ -193,7 +178,7 @@ def test_without_a_drafter_nothing_is_drafted() -> None:
 
 
 def test_a_request_may_cap_its_k() -> None:
-    bench = Bench(FixedK(4))
+    bench = SchedulerBench(FixedK(4))
     bench.add("free", prompt_of(5, 1))
     bench.add("capped", prompt_of(5, 2), num_speculative_tokens=2)
     bench.add("off", prompt_of(5, 3), num_speculative_tokens=0)
@@ -213,7 +198,7 @@ def test_a_request_may_cap_its_k() -> None:
 
 
 def test_a_batch_of_capped_requests_runs_the_smaller_program() -> None:
-    bench = Bench(FixedK(4))
+    bench = SchedulerBench(FixedK(4))
     bench.add("capped", prompt_of(5, 2), num_speculative_tokens=2)
     bench.step()
     assert bench.step().batches[0].num_speculative_tokens == 2
@@ -222,7 +207,7 @@ def test_a_batch_of_capped_requests_runs_the_smaller_program() -> None:
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
 @pytest.mark.parametrize("hit_rate", [0.0, 0.6, 1.0])
 def test_speculation_stops_before_max_model_len_and_generation_at_it(k: int, hit_rate: float) -> None:
-    bench = Bench(FixedK(k), max_model_len=37, hit_rate=hit_rate)
+    bench = SchedulerBench(FixedK(k), max_model_len=37, hit_rate=hit_rate)
     bench.add("a", prompt_of(6))
     bench.run()
     assert bench.last["a"].num_output_tokens == 31
@@ -241,7 +226,7 @@ def test_speculation_stops_before_max_model_len_and_generation_at_it(k: int, hit
 def test_a_stop_token_ends_within_an_accepted_run() -> None:
     tokens, _ = expected_output(prompt_of(5), 10, 64, frozenset())
     assert len(set(tokens)) == 10
-    bench = Bench(FixedK(4))
+    bench = SchedulerBench(FixedK(4))
     bench.add("a", prompt_of(5), stop_token_ids=(tokens[3],))
     bench.run()
     assert bench.tokens["a"] == tokens[:4]
@@ -251,7 +236,7 @@ def test_a_stop_token_ends_within_an_accepted_run() -> None:
 
 
 def test_abort_frees_the_blocks_in_every_phase() -> None:
-    bench = Bench(FixedK(3), budget=16, max_num_seqs=2)
+    bench = SchedulerBench(FixedK(3), budget=16, max_num_seqs=2)
     bench.add("decoding", prompt_of(4))
     bench.add("prefilling", prompt_of(40))
     bench.add("waiting", prompt_of(4))
@@ -274,7 +259,7 @@ def test_abort_frees_the_blocks_in_every_phase() -> None:
 
 
 def test_abort_of_a_preempted_sequence() -> None:
-    bench = Bench(num_blocks=17, max_k=0)
+    bench = SchedulerBench(num_blocks=17, max_k=0)
     for index in range(3):
         bench.add(str(index), prompt_of(16, index))
     while not bench.scheduler.num_waiting:
@@ -287,7 +272,7 @@ def test_abort_of_a_preempted_sequence() -> None:
 
 
 def test_a_finished_sequence_leaves_at_once() -> None:
-    bench = Bench()
+    bench = SchedulerBench()
     bench.add("a", prompt_of(4), max_tokens=1)
     bench.step()
     assert bench.finish_reason("a") == "length"
@@ -295,47 +280,61 @@ def test_a_finished_sequence_leaves_at_once() -> None:
     assert bench.scheduler.num_running == 0
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=250, deadline=None)
 @given(data=st.data())
 def test_random_schedules_leak_no_block_and_finish_everything_rightly(data: st.DataObject) -> None:
     block_size = data.draw(st.sampled_from([1, 3, 4, 16]), "block size")
     max_model_len = data.draw(st.integers(16, 64), "max_model_len")
     needed = -(-max_model_len // block_size)
     max_k = data.draw(st.integers(0, 8), "max K")
-    bench = Bench(
-        RandomK(data.draw(st.integers(0, 99)), 9),
+    chance = random.Random(data.draw(st.integers(0, 999), "seed"))
+    bench = SchedulerBench(
+        RandomK(chance.randrange(100), 9),
         max_model_len=max_model_len,
         max_num_seqs=data.draw(st.integers(1, 6), "max_num_seqs"),
         budget=data.draw(st.integers(16, 40), "budget"),
         block_size=block_size,
         max_k=max_k,
-        num_blocks=1 + needed + data.draw(st.integers(0, needed), "spare blocks"),
+        num_blocks=1 + needed + data.draw(st.integers(0, 2 * needed), "spare blocks"),
         hit_rate=data.draw(st.sampled_from([0.0, 0.5, 0.9, 1.0]), "hit rate"),
-        seed=data.draw(st.integers(0, 99)),
+        seed=chance.randrange(100),
+        prefix_caching=data.draw(st.booleans(), "prefix caching"),
+        attends_in_place=data.draw(st.booleans(), "attends_in_place"),
+        max_draft_len=data.draw(st.one_of(st.none(), st.integers(1, max_model_len)), "max_draft_len"),
     )
-    arrivals = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=9), "steps between arrivals")
-    aborts = data.draw(st.sets(st.integers(0, len(arrivals) - 1), max_size=3), "aborted")
+    arrivals = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=12), "steps between arrivals")
     expected: dict[str, tuple[list[int], str]] = {}
+    aborted: set[str] = set()
+    common = prompt_of(max_model_len)
     for index, pause in enumerate(arrivals):
         for _ in range(pause):
             bench.step()
-        prompt = prompt_of(data.draw(st.integers(1, max_model_len - 1)), index)
-        max_tokens = data.draw(st.one_of(st.none(), st.integers(1, 40)))
+            if chance.random() < 0.1 and expected:
+                victim = chance.choice(sorted(expected))
+                if bench.scheduler.abort(victim) is not None:
+                    aborted.add(victim)
+        length = data.draw(st.integers(1, max_model_len - 1), "prompt")
+        shared = chance.choice([0, chance.randint(0, length), length])
+        prompt = common[:shared] + prompt_of(length - shared, index)
+        max_tokens = data.draw(st.one_of(st.none(), st.integers(1, 40)), "max_tokens")
         stop = (7, 8, 9) if index % 3 == 0 else ()
-        limit = data.draw(st.one_of(st.none(), st.integers(0, 5)))
-        bench.add(str(index), prompt, max_tokens=max_tokens, stop_token_ids=stop, num_speculative_tokens=limit)
-        expected[str(index)] = expected_output(prompt, max_tokens, max_model_len, frozenset(stop))
-        if index in aborts:
-            bench.scheduler.abort(str(index if index % 2 else index // 2))
+        limit = data.draw(st.one_of(st.none(), st.integers(0, 5)), "K of the request")
+        request_id = str(index)
+        bench.add(request_id, prompt, max_tokens=max_tokens, stop_token_ids=stop, num_speculative_tokens=limit)
+        expected[request_id] = expected_output(prompt, max_tokens, max_model_len, frozenset(stop))
+        # Without its stop tokens: a run that is cut by one goes on in the KV.
+        bench.runner.texts[request_id] = prompt + expected_output(prompt, None, max_model_len, frozenset())[0]
     bench.run()
     assert bench.owned == 0
     assert bench.allocator.allocate(bench.num_blocks - 1) is not None
     for request_id, (tokens, reason) in expected.items():
-        if bench.finish_reason(request_id) is None:
-            assert int(request_id) in {index if index % 2 else index // 2 for index in aborts}, (
-                f"{request_id} never finished"
-            )
+        if request_id in aborted:
             assert bench.tokens[request_id] == tokens[: len(bench.tokens[request_id])]
         else:
-            assert bench.tokens[request_id] == tokens
-            assert bench.finish_reason(request_id) == reason
+            assert (bench.tokens[request_id], bench.finish_reason(request_id)) == (tokens, reason)
+    first_steps = list(dict.fromkeys(request_id for plan in bench.runner.plans for request_id in admissions(plan)))
+    assert first_steps == sorted(first_steps, key=int), "nobody overtakes"
+    for plan in bench.runner.plans:
+        prefilled = sum(len(part.token_ids) for batch in plan.batches if batch.is_prefill for part in batch.sequences)
+        assert prefilled <= bench.budget
+        assert len(parts_of(plan)) <= bench.max_num_seqs
