@@ -51,7 +51,7 @@ class BlockAllocator:
         None (and nothing taken) if neither is free.
         """
         first, new = known[0], count - len(known)
-        if not is_row(known) or bytes(self._blank[known[-1] + 1 : known[-1] + 1 + new]) != b"\1" * new:
+        if not is_row(known) or not self._are_blank(known[-1] + 1, new):
             if count > self.num_free:
                 return None
             self._make_room(count, None)
@@ -129,9 +129,12 @@ class BlockAllocator:
 
     def _has_run(self, count: int, after: int | None) -> bool:
         """True if `count` blank blocks lie side by side, behind `after` or anywhere."""
-        if after is not None and bytes(self._blank[after + 1 : after + 1 + count]) == b"\1" * count:
+        if after is not None and self._are_blank(after + 1, count):
             return True
         return self._longest_run()[1] >= count
+
+    def _are_blank(self, first: int, count: int) -> bool:
+        return self._blank[first : first + count].count(1) == count
 
     def _next_blank(self, count: int, last: int | None) -> int:
         """The blank block after `last`, or else the one where a run of `count` had best begin."""

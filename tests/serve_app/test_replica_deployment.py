@@ -47,8 +47,21 @@ def test_every_kind_of_prompt_is_tokenised(tmp_path: Path, prompt: Prompt, token
 
 def test_a_delta_a_step(tmp_path: Path) -> None:
     assert run(client(tmp_path), "hi") == [
-        Delta("a", 2, 2, 3, steps=1, drafted=3, accepted=1, mean_acceptance_length=2.0, finish_reason=None),
-        Delta("b", 2, 4, 3, steps=2, drafted=6, accepted=2, mean_acceptance_length=2.0, finish_reason="stop"),
+        Delta(
+            "a", 2, 2, 3, 1, drafted=3, accepted=1, mean_acceptance_length=2.0, finish_reason=None, num_cached_tokens=1
+        ),
+        Delta(
+            "b",
+            2,
+            4,
+            3,
+            2,
+            drafted=6,
+            accepted=2,
+            mean_acceptance_length=2.0,
+            finish_reason="stop",
+            num_cached_tokens=1,
+        ),
     ]
 
 
