@@ -40,10 +40,10 @@ def tiny_config(model_type: str = "llama", **changes: Any) -> PreTrainedConfig:
     return AutoConfig.for_model(model_type, **(fields | changes))
 
 
-def random_target(seed: int = 0, model_type: str = "llama", **changes: Any) -> LlamaForCausalLM:
+def random_target(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """A float32 model of `tiny_config`, in evaluation mode; norms and biases are random too."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(tiny_config(model_type, **changes)).float().eval()
+    model = AutoModelForCausalLM.from_config(tiny_config(**changes)).float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -53,12 +53,12 @@ def random_target(seed: int = 0, model_type: str = "llama", **changes: Any) -> L
     return model
 
 
-def write_target(folder: Path, seed: int = 0, model_type: str = "llama", **changes: Any) -> LlamaForCausalLM:
+def write_target(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """Save `random_target` and, where it has the usual vocabulary, a tokenizer into `folder`.
 
     Models of other types have the attributes of LlamaForCausalLM that tests use.
     """
-    model = random_target(seed, model_type, **changes)
+    model = random_target(seed, **changes)
     model.save_pretrained(folder)
     if model.config.vocab_size == VOCAB:
         write_tokenizer(folder)
