@@ -27,7 +27,9 @@ class Demo:
 
     def __init__(self, dtype: str) -> None:
         served = load_settings(CONFIG).models[0].engine
-        config = with_largest_k(served, 8).model_copy(update={"dtype": dtype, "max_model_len": 256})
+        # Every K must prefill anew: the prompts are the same.
+        changes = {"dtype": dtype, "max_model_len": 256, "enable_prefix_caching": False}
+        config = with_largest_k(served, 8).model_copy(update=changes)
         self.policy = FixedK(0)
         self.engine: Engine = build_engine(with_local_checkpoints(config), self.policy)
         assert self.engine.codec is not None
