@@ -180,10 +180,11 @@ class Scheduler:
         """
         # For the largest K: the policy may have raised it by the time that the last chunk of the prompt runs.
         needed = self._blocks_for(len(sequence.token_ids) + 1, self._limits.max_num_speculative_tokens)
+        prefix_cache = self._prefix_cache if sequence.reuses_blocks else None
         known: list[int] = []
-        if self._prefix_cache is not None and sequence.reuses_blocks:
-            self._prefix_cache.extend(sequence.block_identities, sequence.token_ids)
-            known = self._prefix_cache.find(sequence.block_identities)
+        if prefix_cache is not None:
+            prefix_cache.extend(sequence.block_identities, sequence.token_ids)
+            known = prefix_cache.find(sequence.block_identities)
         if needed - len(known) + self._allocator.num_unowned(known) > self._allocator.num_free:
             return None
         copies = self._take(sequence, known, needed)
@@ -191,7 +192,7 @@ class Scheduler:
         sequence.num_computed = len(known) * self._limits.block_size
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = sequence.num_computed
-            if self._prefix_cache is not None and sequence.reuses_blocks:
+            if prefix_cache is not None:
                 stats = self.prefix_cache_stats
                 queried = stats.queried_tokens + len(sequence.token_ids)
                 self.prefix_cache_stats = PrefixCacheStats(queried, stats.hit_tokens + sequence.num_computed)

@@ -16,13 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from replicas.devices.cpu import CpuBackend
 from replicas.kv_cache.paged_cache import CacheView, PagedCache
-from replicas.models.checkpoint import Checkpoint
-from replicas.models.llama import LlamaModel
-from replicas.models.model_config import model_config
+from replicas.models.registry import TargetModel, load_target, target_config
+from replicas.training.user_turn import around_user_turn
 
 OPENINGS = Path(__file__).with_name("opening_phrases.txt")
 BLOCK_SIZE = 16
@@ -49,17 +48,12 @@ class Conversation:
 class SelfPlay:
     """Continues `batch` conversations a token a step; a finished one is replaced at once."""
 
-    def __init__(self, model: LlamaModel, tokenizer: PreTrainedTokenizerBase, batch: int, seed: int) -> None:
+    def __init__(self, model: TargetModel, tokenizer: PreTrainedTokenizerBase, batch: int, seed: int) -> None:
         self.model, self.batch = model, batch
         self.random = random.Random(seed)
         torch.manual_seed(seed)
-        probe = tokenizer.apply_chat_template(
-            [{"role": "user", "content": "\x00"}], add_generation_prompt=True, tokenize=False
-        )
-        before, after = str(probe).split("\x00")
-        self.prefix: list[int] = tokenizer.encode(before, add_special_tokens=False)
+        self.prefix, self.to_answer = around_user_turn(tokenizer)
         self.turn_end = tokenizer.convert_tokens_to_ids(str(tokenizer.eos_token))
-        self.to_answer: list[int] = tokenizer.encode(after, add_special_tokens=False)
         lines = [
             line.replace("\\n", "\n") for line in OPENINGS.read_text().splitlines() if line and not line.startswith("#")
         ]
@@ -175,9 +169,9 @@ def main() -> None:
     shards = sorted(args.out.glob("shard-*.safetensors"))
     done = sum(shard_tokens(path) for path in shards)
     tokenizer = AutoTokenizer.from_pretrained(args.target)
-    config = model_config(AutoConfig.from_pretrained(args.target))
-    with Checkpoint(args.target) as checkpoint, torch.inference_mode():
-        model = LlamaModel(config, checkpoint, CpuBackend(args.dtype, args.threads), MAX_LENGTH)
+    config = target_config(args.target)
+    with torch.inference_mode():
+        model = load_target(args.target, config, CpuBackend(args.dtype, args.threads), MAX_LENGTH)
         model.tap(config.default_tapped_layers)
         play = SelfPlay(model, tokenizer, args.batch, args.seed + len(shards))
         finished: list[Conversation] = []

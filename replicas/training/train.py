@@ -22,10 +22,11 @@ import transformers
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from replicas.models.checkpoint import Checkpoint
-from replicas.models.model_config import model_config
+from replicas.models.registry import target_config
+from replicas.models.source import read_hf_config
 from replicas.training.draft_vocab_choice import DraftVocab, most_frequent
 from replicas.training.export import export_config, export_tensors, write_head
 from replicas.training.head_module import DraftHead
@@ -33,6 +34,7 @@ from replicas.training.initial_weights import fit_next_state, initialise
 from replicas.training.measure import Acceptance, greedy_only, measure
 from replicas.training.shards import Conversation, PackedBatch, ShardReader, shuffled_batches, split_held_out
 from replicas.training.unroll import unroll
+from replicas.training.user_turn import around_user_turn
 
 MEASURED_DRAFTS = 5
 
@@ -80,8 +82,8 @@ class Trainer:
 
     def __init__(self, target: Path, data: Path, options: TrainOptions) -> None:
         self.options = options
-        self.hf_config = AutoConfig.from_pretrained(target)
-        self.config = model_config(self.hf_config)
+        self.hf_config = read_hf_config(target)
+        self.config = target_config(target)
         self.reader = ShardReader(data, answer_marker(target))
         with Checkpoint(target) as checkpoint:
             shape = self.config.vocab_size, self.config.hidden_size
@@ -205,11 +207,7 @@ def unrolled_loss(
 
 def answer_marker(target: Path) -> list[int]:
     """The tokens that the target's chat template puts between the user's text and the answer."""
-    tokenizer = AutoTokenizer.from_pretrained(target)
-    probe = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "\x00"}], add_generation_prompt=True, tokenize=False
-    )
-    return tokenizer.encode(str(probe).split("\x00")[1], add_special_tokens=False)
+    return around_user_turn(AutoTokenizer.from_pretrained(target))[1]
 
 
 def provenance(trainer: Trainer, acceptance: Acceptance, finished: bool) -> dict[str, Any]:
