@@ -8,12 +8,12 @@ from transformers import LlamaForCausalLM
 from benchmarks.speculation import with_largest_k
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.engine import Engine, build_engine
-from replicas.request import GenerationRequest, SamplingParams
+from replicas.request import GenerationRequest
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.serve_config import load_settings
 from tests.integration.serve_process import CONFIG
 from tests.reference.decoding import full_logits
-from tests.reference.hand_built_engine import Answer, generate
+from tests.reference.hand_built_engine import Answer, generate, greedy_request
 from tests.reference.k_policies import FixedK
 
 PROMPTS = read_prompts(OWN_PROMPTS)[-20:]
@@ -46,7 +46,7 @@ class Demo:
         return [found[str(row)] for row in range(count)]
 
     def _request(self, row: int) -> GenerationRequest:
-        return GenerationRequest(str(row), self.prompts[row], SamplingParams(temperature=0, max_tokens=TOKENS))
+        return greedy_request(str(row), self.prompts[row], TOKENS, ignore_eos=False)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,15 @@ from tests.reference.tiny_checkpoints import VOCAB
 
 BLOCK_SIZE = 4
 MAX_LENGTH = 96
+QWEN_YARN = {
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1000000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+    }
+}
+"""Changes of a tiny checkpoint; as long Qwen checkpoints are described."""
 PROMPT: list[int] = torch.randint(0, VOCAB, (41,), generator=torch.Generator().manual_seed(5)).tolist()
 
 

@@ -6,21 +6,14 @@ from typing import Any
 import pytest
 
 from replicas.models.registry import target_config
-from tests.reference.target_runs import assert_like_transformers
+from tests.reference.target_runs import QWEN_YARN, assert_like_transformers
 from tests.reference.tiny_checkpoints import write_target
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "tied": {"tie_word_embeddings": True},
     "one kv head": {"num_key_value_heads": 1},
-    "yarn": {
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 1000000.0,
-            "factor": 4.0,
-            "original_max_position_embeddings": 128,
-        }
-    },
+    "yarn": QWEN_YARN,
 }
 
 

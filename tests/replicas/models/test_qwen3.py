@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from replicas.devices.cpu import CpuBackend
 from replicas.errors import CheckpointError
 from replicas.models.registry import target_config
-from tests.reference.target_runs import assert_like_transformers, load
+from tests.reference.target_runs import QWEN_YARN, assert_like_transformers, load
 from tests.reference.tiny_checkpoints import write_target
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -20,14 +20,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "attention bias": {"attention_bias": True},
     "tied": {"tie_word_embeddings": True},
     "no grouping, other epsilon": {"num_key_value_heads": 4, "rms_norm_eps": 1e-2},
-    "yarn": {
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 1000000.0,
-            "factor": 4.0,
-            "original_max_position_embeddings": 128,
-        }
-    },
+    "yarn": QWEN_YARN,
 }
 
 

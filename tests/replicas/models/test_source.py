@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from replicas.errors import CheckpointError
 from replicas.models import source
 from replicas.models.source import converted, read_hf_config, resolve_model
+from tests.reference.sentences import checkpoint_error
 
 VOCAB, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = 262, 16, 24, 4, 2, 4
 CHAT_TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -99,10 +100,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fails(model: str) -> str:
     """The one sentence that resolving `model` ends with."""
-    with pytest.raises(CheckpointError) as caught:
-        resolve_model(model)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return checkpoint_error(lambda: resolve_model(model))
 
 
 class TestFolder:
@@ -394,11 +392,9 @@ class TestConfig:
     def test_faults_name_file_and_field(self, text: str | None, message: str, tmp_path: Path) -> None:
         if text is not None:
             (tmp_path / "config.json").write_text(text)
-        with pytest.raises(CheckpointError) as caught:
-            read_hf_config(tmp_path)
-        assert str(tmp_path / "config.json") in str(caught.value)
-        assert message in str(caught.value)
-        assert "\n" not in str(caught.value)
+        sentence = checkpoint_error(lambda: read_hf_config(tmp_path))
+        assert str(tmp_path / "config.json") in sentence
+        assert message in sentence
 
     def test_the_demo_model(self, demo_model_folder: Path) -> None:
         config: Any = read_hf_config(demo_model_folder)
