@@ -24,11 +24,11 @@ class Eagle3Drafter:
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         """See Drafter.propose. Drafts are greedy whatever the target's sampling (first seed, "Design Choices")."""
         head, cache = self._head, self._cache
-        tables, block_size, view = inputs.block_tables, cache.block_size, inputs.view
+        tables, view = inputs.block_tables, inputs.view
         batch = tables.shape[0]
         # Padding has token -1, which embeds as token 0 into the null block.
         tokens = inputs.next_token_ids.clamp(min=0).flatten()
-        attention = head.rotary.attention_inputs(inputs.positions, tables, block_size, view)
+        attention = head.rotary.attention_inputs(inputs.positions, tables, cache, view)
         states = head.forward(tokens, head.fuse(inputs.hidden_states), attention, cache)
         if num_speculative_tokens == 0:
             return inputs.last_row.new_empty(batch, 0)
@@ -38,7 +38,7 @@ class Eagle3Drafter:
         drafts = [head.draft(state)]
         while len(drafts) < num_speculative_tokens:
             position = torch.where(position < 0, position, position + 1)
-            attention = head.rotary.attention_inputs(position[:, None], tables, block_size, view)
+            attention = head.rotary.attention_inputs(position[:, None], tables, cache, view)
             state = head.forward(drafts[-1], state, attention, cache)
             drafts.append(head.draft(state))
         return torch.stack(drafts, 1)

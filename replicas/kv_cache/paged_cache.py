@@ -22,10 +22,10 @@ class CacheView:
 
 
 class PagedCache:
-    """Keys and values of all layers in one tensor [layers * slots, 2 * kv_heads, head_dim].
+    """Keys and values of all layers in one tensor [layers, 2 * kv_heads, slots, head_dim], keys' heads first.
 
-    One tensor a model, because many same-shaped ones were copied by XLA although donated. Keys and values of
-    a slot lie side by side, so that a layer writes and gathers both with one operation.
+    One tensor a model, because many same-shaped ones were copied by XLA although donated. Head by head, so that
+    attention streams each head's keys (docs/decisions/0003).
     """
 
     def __init__(
@@ -42,43 +42,46 @@ class PagedCache:
         self.num_blocks = num_blocks
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
-        slots = num_blocks * block_size
-        self.tensor = torch.zeros(num_layers * slots, 2 * num_kv_heads, head_dim, device=device, dtype=dtype)
-        self._layers = self.tensor.view(num_layers, slots, 2 * num_kv_heads, head_dim).unbind(0)
+        self._slots = num_blocks * block_size
+        self.tensor = torch.zeros(num_layers, 2 * num_kv_heads, self._slots, head_dim, device=device, dtype=dtype)
+        self._layers = self.tensor.view(num_layers, 2 * num_kv_heads * self._slots, head_dim).unbind(0)
+        heads = torch.arange(2 * num_kv_heads, device=device, dtype=torch.int32)
+        self._head_rows, self._head_blocks = heads * self._slots, heads[:, None] * num_blocks
         self._workspaces: dict[int, Tensor] = {}
 
-    def write(self, layer: int, keys_values: Tensor, slots: Tensor) -> None:
-        """Store `keys_values` [rows, 2 * kv_heads, head_dim] at `slots` [rows]."""
-        self._layers[layer].index_put_((slots,), keys_values)
+    def rows_of(self, positions: Tensor, block_tables: Tensor) -> Tensor:
+        """Where a layer keeps `positions` [batch, tokens]: rows [batch * tokens, 2 * kv_heads], for `write`."""
+        return slots_of(positions, block_tables, self.block_size)[:, None] + self._head_rows
+
+    def blocks_of(self, block_tables: Tensor) -> Tensor:
+        """Where a layer keeps the blocks in `block_tables` [batch, blocks]: [batch, 2 * kv_heads, blocks], for `read`."""
+        return block_tables[:, None] + self._head_blocks
+
+    def write(self, layer: int, keys_values: Tensor, rows: Tensor) -> None:
+        """Store `keys_values` [tokens, 2 * kv_heads, head_dim] at `rows` [tokens, 2 * kv_heads]."""
+        self._layers[layer].index_put_((rows,), keys_values)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks in all layers; each of `copies` is (from, to)."""
-        blocks = self.tensor.view(-1, self.num_blocks, self.block_size * self.tensor[0].numel())
+        blocks = self.tensor.view(-1, self.num_blocks, self.block_size * self.head_dim)
         sources, targets = torch.tensor(copies, device=self.tensor.device).unbind(1)
         blocks[:, targets] = blocks[:, sources]
 
-    def read(self, layer: int, block_tables: Tensor, view: CacheView | None) -> tuple[Tensor, Tensor]:
-        """Keys and values [batch, kv_heads, length, head_dim] each, of the blocks in `block_tables` [batch, blocks]."""
-        batch, blocks = block_tables.shape
-        length = blocks * self.block_size
+    def read(self, layer: int, blocks: Tensor, view: CacheView | None) -> tuple[Tensor, Tensor]:
+        """Keys and values [batch, kv_heads, length, head_dim] each, of `blocks` [batch, 2 * kv_heads, blocks]."""
+        shape = (blocks.shape[0], 2 * self.num_kv_heads, blocks.shape[2] * self.block_size, self.head_dim)
         if view is not None:
-            row = 2 * self.num_kv_heads * self.head_dim
-            both = self._layers[layer].as_strided(
-                (batch, length, 2 * self.num_kv_heads, self.head_dim),
-                (view.row_stride * row, row, self.head_dim, 1),
-                self._layers[layer].storage_offset() + view.first_slot * row,
-            )
+            width, base = self.head_dim, self._layers[layer].storage_offset()
+            strides = (view.row_stride * width, self._slots * width, width, 1)
+            both = self._layers[layer].as_strided(shape, strides, base + view.first_slot * width)
         else:
             # One buffer for all layers and steps of a shape: a fresh one costs page faults, several times the copy.
-            flat_blocks = self._layers[layer].view(self.num_blocks, -1)
-            workspace = self._workspaces.get(batch * blocks)
+            of_layer = self._layers[layer].view(-1, self.block_size * self.head_dim)
+            workspace = self._workspaces.get(blocks.numel())
             if workspace is None:
-                workspace = self._workspaces[batch * blocks] = flat_blocks.new_empty(
-                    batch * blocks, flat_blocks.shape[1]
-                )
-            torch.index_select(flat_blocks, 0, block_tables.flatten(), out=workspace)
-            both = workspace.view(batch, length, 2 * self.num_kv_heads, self.head_dim)
-        both = both.transpose(1, 2)
+                workspace = self._workspaces[blocks.numel()] = of_layer.new_empty(blocks.numel(), of_layer.shape[1])
+            torch.index_select(of_layer, 0, blocks.flatten(), out=workspace)
+            both = workspace.view(shape)
         return both[:, : self.num_kv_heads], both[:, self.num_kv_heads :]
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend, Linear
 from replicas.errors import CheckpointError
-from replicas.kv_cache.paged_cache import CacheView, PagedCache, slots_of
+from replicas.kv_cache.paged_cache import CacheView, PagedCache
 from replicas.models.model_config import ModelConfig
 
 
@@ -16,16 +16,16 @@ from replicas.models.model_config import ModelConfig
 class AttentionInputs:
     """Everything attention needs besides its activations; computed once a step, shared by all layers of a model."""
 
-    slots: Tensor
-    """[batch * tokens]: where the rows' keys and values go."""
+    rows: Tensor
+    """[batch * tokens, 2 * kv_heads]: where the keys and values go (PagedCache.rows_of)."""
     cosines: Tensor
     """[batch * tokens, heads + 2 * kv_heads, head_dim]; 1 over the value heads, which must not rotate."""
     signed_sines: Tensor
     """Same shape; the first half of each head negated, 0 over the value heads."""
     mask: Tensor
     """[batch, 1, group * tokens, length], 0 where a row may look and -inf where not."""
-    block_tables: Tensor
-    """[batch, blocks]."""
+    blocks: Tensor
+    """[batch, 2 * kv_heads, blocks]: where they are read (PagedCache.blocks_of)."""
     view: CacheView | None
 
 
@@ -52,18 +52,18 @@ class RotaryEmbedding:
         return torch.cat([rotating[:, None].expand(positions, self._heads, head_dim), values], 1)
 
     def attention_inputs(
-        self, positions: Tensor, block_tables: Tensor, block_size: int, view: CacheView | None = None
+        self, positions: Tensor, block_tables: Tensor, cache: PagedCache, view: CacheView | None = None
     ) -> AttentionInputs:
         """For `positions` [batch, tokens] (below 0: padding) over the blocks of `block_tables` [batch, blocks]."""
         batch, tokens = positions.shape
         inside = positions.clamp(0, self._cosines.shape[0] - 1)
         rows = inside.flatten()
-        keys = torch.arange(block_tables.shape[1] * block_size, device=positions.device, dtype=positions.dtype)
+        keys = torch.arange(block_tables.shape[1] * cache.block_size, device=positions.device, dtype=positions.dtype)
         hidden = keys > inside[:, None, None, :, None]
         mask = torch.zeros_like(hidden, dtype=self._cosines.dtype).masked_fill_(hidden, -torch.inf)
         mask = mask.expand(batch, 1, self._group, tokens, -1).reshape(batch, 1, self._group * tokens, -1)
-        slots = slots_of(positions, block_tables, block_size)
-        return AttentionInputs(slots, self._cosines[rows], self._signed_sines[rows], mask, block_tables, view)
+        places = cache.rows_of(positions, block_tables), cache.blocks_of(block_tables)
+        return AttentionInputs(places[0], self._cosines[rows], self._signed_sines[rows], mask, places[1], view)
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -86,12 +86,12 @@ def paged_attention(heads: Tensor, layer: int, cache: PagedCache, attention: Att
     """
     kv_heads, head_dim = cache.num_kv_heads, cache.head_dim
     rows = heads.shape[0]
-    batch = attention.block_tables.shape[0]
+    batch = attention.blocks.shape[0]
     tokens = rows // batch
     num_heads = heads.shape[1] - 2 * kv_heads
     group = num_heads // kv_heads
-    cache.write(layer, heads[:, num_heads:], attention.slots)
-    keys, values = cache.read(layer, attention.block_tables, attention.view)
+    cache.write(layer, heads[:, num_heads:], attention.rows)
+    keys, values = cache.read(layer, attention.blocks, attention.view)
     queries = heads[:, :num_heads].view(batch, tokens, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
     queries = queries.reshape(batch, kv_heads, group * tokens, head_dim)
     out = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=attention.mask)

@@ -36,7 +36,7 @@ def speculative_step(
     batch, tokens = inputs.token_ids.shape
 
     # Verify: the target runs every token, and chooses after each one that matters.
-    attention = target.rotary.attention_inputs(inputs.positions, inputs.block_tables, cache.block_size, inputs.view)
+    attention = target.rotary.attention_inputs(inputs.positions, inputs.block_tables, cache, inputs.view)
     hidden, tapped = target.forward(inputs.token_ids, attention, cache)
     first_rows = torch.arange(batch, dtype=torch.int32, device=hidden.device)[:, None] * tokens
     choice_rows = (first_rows + inputs.choice_rows).flatten()

@@ -79,7 +79,7 @@ class SelfPlay:
         """Normed hidden states [rows, hidden] and training states [rows, taps * hidden + hidden] in fp16."""
         blocks = -(-(int(positions.max()) + 1) // (4 * BLOCK_SIZE)) * 4
         view = CacheView(first_slot=BLOCK_SIZE, row_stride=MAX_LENGTH)
-        attention = self.model.rotary.attention_inputs(positions, self.tables[:, :blocks], BLOCK_SIZE, view)
+        attention = self.model.rotary.attention_inputs(positions, self.tables[:, :blocks], self.cache, view)
         hidden, taps = self.model.forward(tokens, attention, self.cache)
         assert taps is not None
         return hidden, torch.cat([taps, hidden], -1).half()

@@ -46,7 +46,7 @@ def run(model: TargetModel, chunks: list[list[int]]) -> tuple[Tensor, Tensor | N
     with torch.inference_mode():
         for chunk in chunks:
             positions = torch.arange(start, start + len(chunk), dtype=torch.int32)[None]
-            attention = model.rotary.attention_inputs(positions, table, BLOCK_SIZE)
+            attention = model.rotary.attention_inputs(positions, table, cache)
             hidden, tapped = model.forward(torch.tensor([chunk], dtype=torch.int32), attention, cache)
             logits.append(model.logits(hidden))
             taps += [] if tapped is None else [tapped]

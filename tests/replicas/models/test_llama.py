@@ -146,7 +146,7 @@ def test_sequences_of_a_batch_do_not_see_each_other(tiny_folder: Path, tiny_refe
         positions[row, : len(prompt)] = torch.arange(len(prompt))
     tables = torch.tensor([[3, 9, 1], [2, 7, 0], [11, 4, 0]], dtype=torch.int32)
     with torch.inference_mode():
-        attention = model.rotary.attention_inputs(positions, tables, BLOCK_SIZE)
+        attention = model.rotary.attention_inputs(positions, tables, cache)
         logits = model.logits(model.forward(token_ids, attention, cache)[0]).view(3, 9, -1)
     for row, prompt in enumerate(prompts):
         torch.testing.assert_close(
