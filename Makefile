@@ -10,8 +10,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # The tools find each other, and `ray` its workers, by the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
-# As in the replicas (serve_app/settings.py): threads that spin while they wait starve everything else.
+# As in the replicas (serve_app/settings.py, docs/decisions/0007): threads that wait spin briefly, weights lie in huge pages.
 export GOMP_SPINCOUNT ?= 40000
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 SOURCES := serve_app replicas benchmarks tests
 
 # One event loop a replica and gRPC between them: a third of the default's cost a streamed chunk.

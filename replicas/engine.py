@@ -37,6 +37,8 @@ class EngineStats:
     generated_tokens: int
     busy_seconds: float
     """Time spent in steps so far."""
+    program_seconds: float
+    """Of it, in device programs; the rest is the host's: planning, packing, text."""
     prefix_cache_queries: int
     """Prompt tokens looked for in the prefix cache so far."""
     prefix_cache_hits: int
@@ -65,6 +67,7 @@ class Engine:
         self._steps = 0
         self._generated_tokens = 0
         self._busy_seconds = 0.0
+        self._program_seconds = 0.0
 
     def add_request(self, request: GenerationRequest) -> None:
         """Queue `request`.
@@ -112,6 +115,7 @@ class Engine:
         outputs = self._scheduler.apply(plan, result)
         self._steps += 1
         self._generated_tokens += sum(len(output.token_ids) for output in outputs)
+        self._program_seconds += result.program_seconds
         self._busy_seconds += time.perf_counter() - begin
         return outputs
 
@@ -129,6 +133,7 @@ class Engine:
             steps=self._steps,
             generated_tokens=self._generated_tokens,
             busy_seconds=self._busy_seconds,
+            program_seconds=self._program_seconds,
             prefix_cache_queries=self._scheduler.prefix_cache_stats.queried_tokens,
             prefix_cache_hits=self._scheduler.prefix_cache_stats.hit_tokens,
         )

@@ -12,8 +12,8 @@ from serve_app.validation_sentences import WHOLE, sentences
 INGRESS_DEPLOYMENT = "Ingress"
 
 REPLICA_VARIABLES = {
-    # OpenMP threads that spin for long take the cores from whoever they wait for (docs/decisions/0007).
-    "cpu": {"GOMP_SPINCOUNT": "40000"},
+    # Threads that wait spin briefly, and weights lie in huge pages (docs/decisions/0007).
+    "cpu": {"GOMP_SPINCOUNT": "40000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }
 
 Count = Annotated[int, Field(ge=0)]

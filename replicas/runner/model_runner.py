@@ -1,5 +1,7 @@
 """Executes step plans: pack, run the program, read the tokens. Holds device tensors and no scheduling state."""
 
+import time
+
 import torch
 
 from replicas.devices.device_backend import DeviceBackend
@@ -33,12 +35,15 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Run every batch of `plan`."""
         results: dict[str, SequenceResult] = {}
+        program_seconds = 0.0
         for batch in plan.batches:
-            results.update(self._run(batch))
-        return StepResult(results)
+            of_batch, seconds = self._run(batch)
+            results.update(of_batch)
+            program_seconds += seconds
+        return StepResult(results, program_seconds)
 
     @torch.inference_mode()
-    def _run(self, batch: BatchPlan) -> dict[str, SequenceResult]:
+    def _run(self, batch: BatchPlan) -> tuple[dict[str, SequenceResult], float]:
         cache, buckets = self._cache, self._buckets
         if batch.copied_blocks:
             cache.copy_blocks(batch.copied_blocks)
@@ -46,14 +51,16 @@ class ModelRunner:
                 self._drafter.copy_blocks(batch.copied_blocks)
         num_slots = cache.num_blocks * cache.block_size
         inputs = pack(batch, buckets, cache.block_size, num_slots, self._backend.attends_in_place)
+        begin = time.perf_counter()
         outputs = speculative_step(self._target, cache, self._drafter, inputs, batch.num_speculative_tokens)
         emitted, drafts = outputs.emitted.tolist(), outputs.draft_ids.tolist()
+        seconds = time.perf_counter() - begin
         results = {
             part.request_id: _result(part, emitted[row], drafts[row]) for row, part in enumerate(batch.sequences)
         }
         if outputs.logprobs is not None or outputs.prompt_logprobs is not None:
-            return with_logprobs(results, batch, outputs)
-        return results
+            results = with_logprobs(results, batch, outputs)
+        return results, seconds
 
     def warm_up(self) -> int:
         """Run every decode bucket and the largest prompt chunk once on padding; returns how many programs ran."""

@@ -114,3 +114,5 @@ class StepResult:
     """Results by request id."""
 
     sequences: Mapping[str, SequenceResult]
+    program_seconds: float = 0.0
+    """Spent in device programs, reading their tokens included."""

@@ -84,5 +84,5 @@ def test_a_replica_starts_with_its_device_s_variables() -> None:
     assert settings.ray_actor_options == {
         "num_cpus": 2,
         "resources": {"big": 1},
-        "runtime_env": {"env_vars": {"GOMP_SPINCOUNT": "40000"}},
+        "runtime_env": {"env_vars": {"GOMP_SPINCOUNT": "40000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}},
     }
