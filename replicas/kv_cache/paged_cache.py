@@ -54,7 +54,7 @@ class PagedCache:
         return slots_of(positions, block_tables, self.block_size)[:, None] + self._head_rows
 
     def blocks_of(self, block_tables: Tensor) -> Tensor:
-        """Where a layer keeps the blocks in `block_tables` [batch, blocks]: [batch, 2 * kv_heads, blocks], for `read`."""
+        """Where a layer keeps `block_tables` [batch, blocks]: blocks [batch, 2 * kv_heads, blocks], for `read`."""
         return block_tables[:, None] + self._head_blocks
 
     def write(self, layer: int, keys_values: Tensor, rows: Tensor) -> None:

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.step_costs import (
-    K,
     READ,
     BatchCost,
+    K,
     Timings,
     decode_plan,
     report,
