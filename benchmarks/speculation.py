@@ -132,9 +132,8 @@ def with_largest_k(config: EngineConfig, k: int) -> EngineConfig:
     speculative = config.speculative_config
     if speculative is None or k == 0:
         return config
-    return config.model_copy(
-        update={"speculative_config": speculative.model_copy(update={"num_speculative_tokens": k})}
-    )
+    largest = {"num_speculative_tokens": k, "allowed_num_speculative_tokens": None}
+    return config.model_copy(update={"speculative_config": speculative.model_copy(update=largest)})
 
 
 if __name__ == "__main__":

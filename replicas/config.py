@@ -16,7 +16,26 @@ class SpeculativeConfig(BaseModel):
     model: Annotated[str, Field(min_length=1)]
     """Folder or hub id of the drafter's checkpoint."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_SPECULATIVE_TOKENS)] = 3
-    """K, the number of draft tokens a step."""
+    """K, the number of draft tokens a step; the largest, where a policy chooses."""
+    allowed_num_speculative_tokens: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Every K that a step may run, besides 0; None: all up to num_speculative_tokens. A device that compiles has
+    programs for these alone, and a policy that wants another is refused."""
+
+    @model_validator(mode="after")
+    def _largest_k_is_allowed(self) -> "SpeculativeConfig":
+        allowed = self.allowed_num_speculative_tokens
+        if allowed is not None and max(allowed, default=0) != self.num_speculative_tokens:
+            raise ValueError(
+                f"allowed_num_speculative_tokens is {list(allowed)}; its largest must be num_speculative_tokens, "
+                f"{self.num_speculative_tokens}"
+            )
+        return self
+
+    @property
+    def speculative_tokens(self) -> tuple[int, ...]:
+        """Every K that a step may run, ascending, 0 among them."""
+        allowed = self.allowed_num_speculative_tokens
+        return tuple(range(self.num_speculative_tokens + 1) if allowed is None else sorted({0, *allowed}))
 
 
 class EngineConfig(BaseModel):

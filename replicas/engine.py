@@ -18,7 +18,7 @@ from replicas.models.source import resolve_model
 from replicas.request import GenerationRequest, RequestOutput
 from replicas.runner.model_runner import ModelRunner
 from replicas.runner.shape_buckets import ShapeBuckets
-from replicas.scheduling.k_policy import KPolicy
+from replicas.scheduling.k_policy import KPolicy, allowed_k
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.token_choice import token_choice
@@ -43,6 +43,10 @@ class EngineStats:
     """Prompt tokens looked for in the prefix cache so far."""
     prefix_cache_hits: int
     """Those found."""
+    programs: int
+    """Different device programs that ran so far (replicas.runner.programs)."""
+    programs_after_warm_up: int
+    """Those that ran first after warm-up: always 0 on a device that compiles; elsewhere a new one costs nothing."""
 
 
 class Engine:
@@ -120,7 +124,7 @@ class Engine:
         return outputs
 
     def warm_up(self) -> int:
-        """Run every bucket once; returns the number of programs."""
+        """Run the programs once, on padding (ModelRunner.warm_up); returns how many."""
         return self._runner.warm_up()
 
     def stats(self) -> EngineStats:
@@ -136,6 +140,8 @@ class Engine:
             program_seconds=self._program_seconds,
             prefix_cache_queries=self._scheduler.prefix_cache_stats.queried_tokens,
             prefix_cache_hits=self._scheduler.prefix_cache_stats.hit_tokens,
+            programs=self._runner.num_programs,
+            programs_after_warm_up=self._runner.num_new_programs,
         )
 
 
@@ -147,7 +153,10 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
     blocks_a_sequence = -(-config.max_model_len // config.block_size)
     num_blocks = config.num_blocks or 1 + config.max_num_seqs * blocks_a_sequence
     speculative = config.speculative_config
-    max_k = speculative.num_speculative_tokens if speculative else 0
+    ks = speculative.speculative_tokens if speculative else (0,)
+    if speculative:
+        for size in range(1, config.max_num_seqs + 1):
+            allowed_k(k_policy, size, ks)
     with torch.inference_mode():
         target = load_target(folder, shape, backend, config.max_model_len)
         cache = PagedCache(
@@ -165,14 +174,14 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
             drafter = DRAFTERS[speculative.method](context)
             target.tap(drafter.tapped_layers)
     buckets = ShapeBuckets.build(
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, max_k
+        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, ks
     )
     limits = SchedulerLimits(
         config.max_model_len,
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.block_size,
-        max_k,
+        ks,
         drafter.max_positions if drafter else None,
         backend.attends_in_place,
     )

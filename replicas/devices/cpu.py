@@ -22,6 +22,7 @@ class CpuBackend:
     name = "cpu"
     activation_dtype = torch.float32
     attends_in_place = True
+    compiles = False
 
     def __init__(
         self,

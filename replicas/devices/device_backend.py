@@ -18,6 +18,8 @@ class DeviceBackend(Protocol):
     activation_dtype: torch.dtype
     attends_in_place: bool
     """True where contiguous blocks may be attended as a view; static graphs want the gather."""
+    compiles: bool
+    """True where a program costs time before its first run: all of them run at warm-up then, and none other later."""
     hidden_multiple: int
     """Models pad their hidden size to a multiple of this."""
     vocab_multiple: int

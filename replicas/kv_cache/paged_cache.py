@@ -47,7 +47,13 @@ class PagedCache:
         self._layers = self.tensor.view(num_layers, 2 * num_kv_heads * self._slots, head_dim).unbind(0)
         heads = torch.arange(2 * num_kv_heads, device=device, dtype=torch.int32)
         self._head_rows, self._head_blocks = heads * self._slots, heads[:, None] * num_blocks
-        self._workspaces: dict[int, Tensor] = {}
+        self._workspace = self.tensor.new_empty(0, block_size * head_dim)
+        """[blocks of one head, elements]: what was gathered last."""
+
+    @property
+    def workspace_blocks(self) -> int:
+        """Blocks of the largest gather so far, for which there is a buffer."""
+        return self._workspace.shape[0] // (2 * self.num_kv_heads)
 
     def rows_of(self, positions: Tensor, block_tables: Tensor) -> Tensor:
         """Where a layer keeps `positions` [batch, tokens]: rows [batch * tokens, 2 * kv_heads], for `write`."""
@@ -75,13 +81,13 @@ class PagedCache:
             strides = (view.row_stride * width, self._slots * width, width, 1)
             both = self._layers[layer].as_strided(shape, strides, base + view.first_slot * width)
         else:
-            # One buffer for all layers and steps of a shape: a fresh one costs page faults, several times the copy.
+            # One buffer for all layers and steps: a fresh one costs page faults, several times the copy.
             of_layer = self._layers[layer].view(-1, self.block_size * self.head_dim)
-            workspace = self._workspaces.get(blocks.numel())
-            if workspace is None:
-                workspace = self._workspaces[blocks.numel()] = of_layer.new_empty(blocks.numel(), of_layer.shape[1])
-            torch.index_select(of_layer, 0, blocks.flatten(), out=workspace)
-            both = workspace.view(shape)
+            if blocks.numel() > len(self._workspace):
+                self._workspace = of_layer.new_empty(blocks.numel(), of_layer.shape[1])
+            gathered = self._workspace[: blocks.numel()]
+            torch.index_select(of_layer, 0, blocks.flatten(), out=gathered)
+            both = gathered.view(shape)
         return both[:, : self.num_kv_heads], both[:, self.num_kv_heads :]
 
 

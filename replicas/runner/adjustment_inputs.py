@@ -4,14 +4,16 @@ import numpy as np
 import torch
 
 from replicas.rejection.adjustments import BiasInputs, LogitAdjustments, PenaltyInputs
+from replicas.runner.programs import ProgramKey
 from replicas.scheduling.step_plan import SequencePlan
 from replicas.scheduling.token_choice import MAX_BIASES
 
 
-def pack_adjustments(parts: tuple[SequencePlan, ...], rows: int, length: int) -> LogitAdjustments | None:
-    """What `parts` want changed, padded to `rows` sequences and `length` tokens; None if nobody wants anything."""
-    biases = _biases(parts, rows) if any(part.choice.biases for part in parts) else None
-    penalties = _penalties(parts, rows, length) if any(part.choice.is_penalised for part in parts) else None
+def pack_adjustments(parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int) -> LogitAdjustments | None:
+    """What `parts` want changed, padded to the sequences and the context of `key`; None for a program without."""
+    biases = _biases(parts, key.batch) if key.variant.has_biases else None
+    length = key.context_blocks * block_size
+    penalties = _penalties(parts, key.batch, length) if key.variant.has_penalties else None
     return None if biases is None and penalties is None else LogitAdjustments(biases, penalties)
 
 

@@ -1,4 +1,4 @@
-"""Packing a BatchPlan into tensors of a bucket's shape."""
+"""Packing sequences into the tensors of a program."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from replicas.rejection.adjustments import LogitAdjustments
 from replicas.rejection.sampling import SamplingInputs
 from replicas.runner.adjustment_inputs import pack_adjustments
 from replicas.runner.interleaved_drafts import InterleavedDrafts
-from replicas.runner.shape_buckets import ShapeBuckets
-from replicas.scheduling.step_plan import BatchPlan, SequencePlan
+from replicas.runner.programs import ProgramKey
+from replicas.scheduling.step_plan import SequencePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +35,14 @@ class BatchInputs:
     """[batch, tokens]: the prompt's token after each row; -1 where the target's choice is the next token."""
     sampling: SamplingInputs | None
     adjustments: LogitAdjustments | None
-    """None if no sequence has penalties or biases: a program without them."""
     wants_logprobs: bool
     wants_prompt_logprobs: bool
-    """False if no sequence asks: a program without them."""
     view: CacheView | None
 
 
-def pack(
-    batch: BatchPlan, buckets: ShapeBuckets, block_size: int, num_slots: int, attends_in_place: bool
-) -> BatchInputs:
-    """Tensors of `batch`, padded to its bucket. A lone sequence in neighbouring blocks is attended in place."""
-    parts = batch.sequences
-    rows = buckets.batch_size(len(parts))
-    tokens = buckets.chunk(len(parts[0].token_ids)) if batch.is_prefill else 1 + batch.num_speculative_tokens
-    blocks = buckets.context(max(len(part.block_table) for part in parts))
-    choices = 1 if batch.is_prefill else tokens
+def pack(parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int) -> BatchInputs:
+    """Tensors of `parts` for program `key`, which alone decides their shapes. Without parts all rows are padding."""
+    rows, tokens, blocks, choices = key.batch, key.tokens, key.context_blocks, key.choices
     token_ids = np.zeros((rows, tokens), np.int32)
     positions = np.full((rows, tokens), -1, np.int32)
     next_prompt_ids = np.full((rows, tokens), -1, np.int32)
@@ -64,7 +56,7 @@ def pack(
         positions[row, :count] = np.arange(part.start, part.start + count)
         tables[row, : len(part.block_table)] = part.block_table
         num_drafts[row] = part.num_drafts
-        if batch.is_prefill:
+        if key.is_prefill:
             next_prompt_ids[row, : count - 1] = part.token_ids[1:]
             next_prompt_ids[row, count - 1] = -1 if part.next_prompt_token is None else part.next_prompt_token
     ends = [row * tokens + len(part.token_ids) for row, part in enumerate(parts)]
@@ -82,35 +74,25 @@ def pack(
         draft_ids=torch.from_numpy(draft_ids),
         num_drafts=torch.from_numpy(num_drafts),
         next_prompt_ids=torch.from_numpy(next_prompt_ids),
-        sampling=_sampling(parts, rows),
-        adjustments=pack_adjustments(parts, rows, blocks * block_size),
-        wants_logprobs=any(part.choice.num_logprobs is not None for part in parts),
-        wants_prompt_logprobs=batch.is_prefill and parts[0].choice.num_prompt_logprobs is not None,
-        view=_view(parts[0].block_table, blocks, block_size, num_slots) if attends_in_place and rows == 1 else None,
+        sampling=_sampling(parts, key),
+        adjustments=pack_adjustments(parts, key, block_size),
+        wants_logprobs=key.variant.has_logprobs,
+        wants_prompt_logprobs=key.variant.has_prompt_logprobs,
+        view=CacheView((parts[0].block_table[0] if parts else NULL_BLOCK) * block_size) if key.is_in_place else None,
     )
 
 
-def _view(table: tuple[int, ...], blocks: int, block_size: int, num_slots: int) -> CacheView | None:
-    """The run of slots that `table` covers, if its blocks are neighbours and the padded context stays in the cache."""
-    first = table[0]
-    if table[-1] - first != len(table) - 1 or table != tuple(range(first, first + len(table))):
+def _sampling(parts: tuple[SequencePlan, ...], key: ProgramKey) -> SamplingInputs | None:
+    if key.variant.sampling == "greedy":
         return None
-    if (first + blocks) * block_size > num_slots:
-        return None
-    return CacheView(first * block_size)
-
-
-def _sampling(parts: tuple[SequencePlan, ...], rows: int) -> SamplingInputs | None:
     choices = [part.choice for part in parts]
-    if all(choice.is_greedy for choice in choices):
-        return None
     # Padding rows are greedy.
-    padding = rows - len(parts)
+    padding = key.batch - len(parts)
     return SamplingInputs(
         temperature=torch.tensor([c.temperature for c in choices] + [0.0] * padding),
         top_k=torch.tensor([c.top_k for c in choices] + [0] * padding, dtype=torch.int32),
         top_p=torch.tensor([c.top_p for c in choices] + [1.0] * padding),
         min_p=torch.tensor([c.min_p for c in choices] + [0.0] * padding),
         seed=torch.tensor([c.seed for c in choices] + [0] * padding, dtype=torch.int32),
-        is_filtered=any(choice.is_filtered for choice in choices),
+        is_filtered=key.variant.sampling == "filtered",
     )

@@ -6,13 +6,15 @@ import torch
 
 from replicas.devices.device_backend import DeviceBackend
 from replicas.drafters.drafter import Drafter
+from replicas.errors import EyrieError
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.registry import TargetModel
 from replicas.runner.batch_inputs import pack
 from replicas.runner.logprob_results import with_logprobs
+from replicas.runner.programs import ProgramKey, ProgramSet
 from replicas.runner.shape_buckets import ShapeBuckets
-from replicas.runner.speculative_step import speculative_step
-from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult, TokenChoice
+from replicas.runner.speculative_step import StepOutputs, speculative_step
+from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult
 
 
 class ModelRunner:
@@ -29,8 +31,10 @@ class ModelRunner:
         self._target = target
         self._cache = cache
         self._drafter = drafter
-        self._buckets = buckets
         self._backend = backend
+        self.programs = ProgramSet(buckets, cache.num_blocks, backend.attends_in_place, backend.compiles)
+        self._known: set[ProgramKey] = set()
+        self._num_warmed_up: int | None = None
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run every batch of `plan`."""
@@ -44,15 +48,15 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _run(self, batch: BatchPlan) -> tuple[dict[str, SequenceResult], float]:
-        cache, buckets = self._cache, self._buckets
         if batch.copied_blocks:
-            cache.copy_blocks(batch.copied_blocks)
+            self._cache.copy_blocks(batch.copied_blocks)
             if self._drafter is not None:
                 self._drafter.copy_blocks(batch.copied_blocks)
-        num_slots = cache.num_blocks * cache.block_size
-        inputs = pack(batch, buckets, cache.block_size, num_slots, self._backend.attends_in_place)
+        key = self.programs.of(batch)
+        self._know(key)
+        inputs = pack(batch.sequences, key, self._cache.block_size)
         begin = time.perf_counter()
-        outputs = speculative_step(self._target, cache, self._drafter, inputs, batch.num_speculative_tokens)
+        outputs = speculative_step(self._target, self._cache, self._drafter, inputs, key.num_speculative_tokens)
         emitted, drafts = outputs.emitted.tolist(), outputs.draft_ids.tolist()
         seconds = time.perf_counter() - begin
         results = {
@@ -62,19 +66,33 @@ class ModelRunner:
             results = with_logprobs(results, batch, outputs)
         return results, seconds
 
+    def _know(self, key: ProgramKey) -> None:
+        if key not in self._known:
+            if self._backend.compiles and self._num_warmed_up is not None:
+                raise EyrieError(f"{key} was not built at warm-up, and nothing is compiled while requests wait")
+            self._known.add(key)
+
+    @torch.inference_mode()
     def warm_up(self) -> int:
-        """Run every decode bucket and the largest prompt chunk once on padding; returns how many programs ran."""
-        greedy = TokenChoice(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
-        batches: list[BatchPlan] = []
-        for size in self._buckets.batch_sizes:
-            for k in sorted({0, self._buckets.max_num_speculative_tokens}):
-                part = SequencePlan("warm-up", (0,), -1, 0, None, k, (0,), greedy)
-                batches.append(BatchPlan((part,) * size, k, is_prefill=False))
-        chunk = SequencePlan("warm-up", (0,) * self._buckets.chunk_tokens[-1], 0, 0, None, 0, (0,), greedy)
-        batches.append(BatchPlan((chunk,), 0, is_prefill=True))
-        for batch in batches:
-            self._run(batch)
-        return len(batches)
+        """Run every program on padding, or where nothing is compiled the largest; returns how many ran."""
+        for key in self.programs.all() if self._backend.compiles else self.programs.largest():
+            self._know(key)
+            inputs = pack((), key, self._cache.block_size)
+            outputs = speculative_step(self._target, self._cache, self._drafter, inputs, key.num_speculative_tokens)
+            # A device may wait with everything until it is read.
+            _ = outputs.emitted.tolist(), outputs.draft_ids.tolist()
+        self._num_warmed_up = len(self._known)
+        return self._num_warmed_up
+
+    @property
+    def num_programs(self) -> int:
+        """Different programs that ran so far."""
+        return len(self._known)
+
+    @property
+    def num_new_programs(self) -> int:
+        """Those that ran first after warm-up: 0 where programs are compiled."""
+        return 0 if self._num_warmed_up is None else len(self._known) - self._num_warmed_up
 
 
 def _result(part: SequencePlan, emitted: list[int], drafts: list[int]) -> SequenceResult:

@@ -1,7 +1,9 @@
 """The shapes that device programs are built for. No torch: a planner can list them without a device."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 PREFILL_STEP = 16
 """Prompt chunks are padded to a multiple of this."""
@@ -11,23 +13,30 @@ SMALLEST_LENGTH = 64
 
 @dataclass(frozen=True, slots=True)
 class ShapeBuckets:
-    """Every allowed batch size, chunk length (tokens) and context length (blocks), ascending."""
+    """Every allowed batch size, chunk length (tokens), context length (blocks) and K, ascending."""
 
     batch_sizes: tuple[int, ...]
     chunk_tokens: tuple[int, ...]
     context_blocks: tuple[int, ...]
-    max_num_speculative_tokens: int
+    speculative_tokens: tuple[int, ...]
+    """0 among them: a batch in which nobody drafts."""
+    block_size: int
 
     @staticmethod
     def build(
-        max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int, max_k: int
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        block_size: int,
+        speculative_tokens: Sequence[int],
     ) -> "ShapeBuckets":
         """Sizes that grow by half or a third each time, so that padding costs little, up to the given limits."""
         max_blocks = -(-max_model_len // block_size)
         lengths = _steps(SMALLEST_LENGTH, max_model_len)
         blocks = sorted({min(-(-length // block_size), max_blocks) for length in lengths})
         chunks = _steps(PREFILL_STEP, max_num_batched_tokens)
-        return ShapeBuckets(tuple(_steps(1, max_num_seqs)), tuple(chunks), tuple(blocks), max_k)
+        ks = sorted({0, *speculative_tokens})
+        return ShapeBuckets(tuple(_steps(1, max_num_seqs)), tuple(chunks), tuple(blocks), tuple(ks), block_size)
 
     def batch_size(self, sequences: int) -> int:
         """Smallest batch that holds `sequences`."""
@@ -40,6 +49,20 @@ class ShapeBuckets:
     def context(self, blocks: int) -> int:
         """Smallest context, in blocks, that holds `blocks`."""
         return self.context_blocks[bisect_left(self.context_blocks, blocks)]
+
+    def speculative(self, k: int) -> int:
+        """Smallest K that is not below `k`: a request's own cap may lie between those that there are."""
+        return self.speculative_tokens[bisect_left(self.speculative_tokens, k)]
+
+    def chunks_in_context(self) -> list[tuple[int, int]]:
+        """Chunk (tokens) and context (blocks) of every program for prompts: none whose context is too short."""
+        # A bucket begins behind the one before it; the token after a chunk needs a slot, too.
+        return [
+            (tokens, blocks)
+            for shorter, tokens in pairwise((0, *self.chunk_tokens))
+            for blocks in self.context_blocks
+            if blocks * self.block_size > shorter + 1
+        ]
 
 
 def _steps(smallest: int, largest: int) -> list[int]:

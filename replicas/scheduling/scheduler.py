@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.prefix_cache import PrefixCache
 from replicas.request import RequestOutput
-from replicas.scheduling.k_policy import KPolicy
+from replicas.scheduling.k_policy import KPolicy, allowed_k
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult
 
@@ -19,12 +19,17 @@ class SchedulerLimits:
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
-    max_num_speculative_tokens: int
-    """0 without a drafter."""
+    speculative_tokens: tuple[int, ...]
+    """Every K that a step may run, ascending; only 0 without a drafter."""
     max_draft_len: int | None = None
     """Tokens of a sequence that the drafter was made for; None: as many as the target."""
     attends_in_place: bool = False
     """True if a lone sequence in a row of blocks needs no gather (DeviceBackend)."""
+
+    @property
+    def max_num_speculative_tokens(self) -> int:
+        """The largest K."""
+        return self.speculative_tokens[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +255,7 @@ class Scheduler:
     def _step_k(self, batch_size: int) -> int:
         if self._limits.max_num_speculative_tokens == 0 or batch_size == 0:
             return 0
-        wanted = self._k_policy.num_speculative_tokens(batch_size)
-        return max(0, min(wanted, self._limits.max_num_speculative_tokens))
+        return allowed_k(self._k_policy, batch_size, self._limits.speculative_tokens)
 
     def _drafts_wanted(self, sequence: Sequence, step_k: int, length: int) -> int:
         """K of one sequence: 0 from position max_model_len - K on (first seed, "Position-aware speculation cutoff").

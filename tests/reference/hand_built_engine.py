@@ -1,7 +1,7 @@
 """An engine put together by hand, so that a test can give it its own drafter, policy and pool."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,9 +100,13 @@ class TinyTarget:
         k_policy: KPolicy,
         drafter: Drafter | None = None,
         head: Path | None = None,
-        max_k: int = 8,
+        ks: Sequence[int] = range(9),
+        buckets: ShapeBuckets | None = None,
     ) -> Bench:
-        """An engine that drafts with `drafter`, or with the EAGLE3 head in `head`, or not at all."""
+        """An engine that drafts with `drafter`, or with the EAGLE3 head in `head`, or not at all.
+
+        A step may run any of `ks`; `buckets` replaces the shapes that an engine builds for itself.
+        """
         torch.set_num_threads(1)
         num_blocks = config.num_blocks or 1 + config.max_num_seqs * -(-config.max_model_len // config.block_size)
 
@@ -116,15 +120,16 @@ class TinyTarget:
                 drafter = Eagle3Drafter(loaded, cache(1, loaded.config.num_kv_heads, loaded.config.head_dim))
         if drafter is not None:
             self.model.tap(drafter.tapped_layers)
-        largest_k = max_k if drafter else 0
-        sizes = (config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, largest_k)
-        runner = RecordingRunner(self.model, target_cache, drafter, ShapeBuckets.build(*sizes), self.backend)
+        ks = tuple(ks) if drafter else (0,)
+        sizes = (config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, ks)
+        buckets = buckets or ShapeBuckets.build(*sizes)
+        runner = RecordingRunner(self.model, target_cache, drafter, buckets, self.backend)
         limits = SchedulerLimits(
             max_model_len=config.max_model_len,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             block_size=config.block_size,
-            max_num_speculative_tokens=largest_k,
+            speculative_tokens=ks,
             max_draft_len=drafter.max_positions if drafter else None,
             attends_in_place=self.backend.attends_in_place,
         )

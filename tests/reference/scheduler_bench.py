@@ -38,7 +38,7 @@ class SchedulerBench:
             self.max_num_seqs,
             self.budget,
             self.block_size,
-            self.max_k,
+            tuple(range(self.max_k + 1)),
             self.max_draft_len,
             self.attends_in_place,
         )

@@ -127,7 +127,7 @@ def test_prompt_logprobs_are_the_references(
     config = tiny_target.config(max_num_batched_tokens=chunk, max_model_len=64, num_blocks=num_blocks)
     rows = cache(lambda prompt: prompt_rows(tiny_reference, prompt))
     drafter = ScriptedDrafter(lambda tokens, count: [0] * count)
-    bench = tiny_target.bench(config, FixedK(k), drafter, max_k=k)
+    bench = tiny_target.bench(config, FixedK(k), drafter, ks=range(k + 1))
     wanted = list(requests(prompt_logprobs=3).values())
     wanted.append(GenerationRequest("unasked", PROMPTS[2], SamplingParams(temperature=0.0, max_tokens=3)))
     answers = generate(bench.engine, wanted)

@@ -72,7 +72,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 def test_three_sampled_tokens_follow_the_target(drafter: str, accepts: tuple[float, float], target: Target) -> None:
     config = target.tiny.config(max_model_len=16, max_num_seqs=AT_ONCE, max_num_batched_tokens=AT_ONCE * len(PROMPT))
     scripted = ScriptedDrafter(getattr(target, drafter), tapped_layers=(0,))
-    engine = target.tiny.bench(config, FixedK(2), scripted, max_k=2).engine
+    engine = target.tiny.bench(config, FixedK(2), scripted, ks=range(3)).engine
     counts = np.zeros((VOCAB,) * 3)
     drafted = accepted = 0
     for first in range(0, RUNS, AT_ONCE):

@@ -2,7 +2,9 @@
 
 import math
 
+from replicas.rejection.adjustments import LogitAdjustments
 from replicas.runner.adjustment_inputs import pack_adjustments
+from replicas.runner.programs import ProgramKey, Variant
 from replicas.scheduling.step_plan import FOREVER, SequencePlan, TokenBias, TokenChoice
 from replicas.scheduling.token_choice import MAX_BIASES
 
@@ -15,12 +17,16 @@ def part(choice: TokenChoice, history: tuple[int, ...] = ()) -> SequencePlan:
     return SequencePlan("a", (1,), 3, 0, None, 0, (1,), choice, history)
 
 
+def packed_for(variant: Variant, parts: tuple[SequencePlan, ...], rows: int, length: int) -> LogitAdjustments | None:
+    return pack_adjustments(parts, ProgramKey(False, rows, 1, 0, length, variant), block_size=1)
+
+
 def test_nobody_asks() -> None:
-    assert pack_adjustments((part(PLAIN), part(PLAIN)), 3, 8) is None
+    assert packed_for(Variant(), (part(PLAIN), part(PLAIN)), 3, 8) is None
 
 
 def test_penalties_of_one_of_two_and_a_row_of_padding() -> None:
-    packed = pack_adjustments((part(PLAIN), part(PENALISED, (7, 8, 7))), 3, 5)
+    packed = packed_for(Variant(has_penalties=True), (part(PLAIN), part(PENALISED, (7, 8, 7))), 3, 5)
     assert packed is not None
     assert packed.biases is None
     penalties = packed.penalties
@@ -33,7 +39,7 @@ def test_penalties_of_one_of_two_and_a_row_of_padding() -> None:
 
 
 def test_biases_have_one_width() -> None:
-    packed = pack_adjustments((part(BIASED), part(PLAIN)), 2, 5)
+    packed = packed_for(Variant(has_biases=True), (part(BIASED), part(PLAIN)), 2, 5)
     assert packed is not None
     assert packed.penalties is None
     biases = packed.biases

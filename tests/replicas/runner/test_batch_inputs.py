@@ -6,18 +6,20 @@ import pytest
 
 from replicas.kv_cache.paged_cache import CacheView
 from replicas.runner.batch_inputs import BatchInputs, pack
+from replicas.runner.programs import ProgramSet
 from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, TokenChoice
 
 BLOCK_SIZE = 4
-NUM_SLOTS = 40 * BLOCK_SIZE
-BUCKETS = ShapeBuckets.build(8, 64, 128, BLOCK_SIZE, 4)
+NUM_BLOCKS = 40
+BUCKETS = ShapeBuckets.build(8, 64, 128, BLOCK_SIZE, range(5))
 GREEDY = TokenChoice(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
 SAMPLED = TokenChoice(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=77)
 
 
 def packed(batch: BatchPlan, attends_in_place: bool = True) -> BatchInputs:
-    return pack(batch, BUCKETS, BLOCK_SIZE, NUM_SLOTS, attends_in_place)
+    programs = ProgramSet(BUCKETS, NUM_BLOCKS, attends_in_place, merges_variants=False)
+    return pack(batch.sequences, programs.of(batch), BLOCK_SIZE)
 
 
 def decoding(tokens: tuple[int, ...], start: int, table: tuple[int, ...], choice: TokenChoice = GREEDY) -> SequencePlan:

@@ -111,7 +111,7 @@ class ListedK:
 
 
 def test_a_step_verifies_exactly_the_drafts_that_its_k_allows() -> None:
-    policy = ListedK(4, 4, 2, 3, 0, 0, 5, 5, 99)
+    policy = ListedK(4, 4, 2, 3, 0, 0, 5, 5, 6)
     bench = SchedulerBench(policy, max_k=6)
     bench.add("a", prompt_of(5))
     verified: list[int] = []
@@ -121,7 +121,7 @@ def test_a_step_verifies_exactly_the_drafts_that_its_k_allows() -> None:
         verified.append(part.num_drafts)
         proposed.append(part.num_propose)
         policy.next_step()
-    # The prompt drafts 4; then each step verifies what was drafted, cut to its own K; 99 is cut to the compiled 6.
+    # The prompt drafts 4; then each step verifies what was drafted, cut to its own K.
     assert proposed == [4, 4, 2, 3, 0, 0, 5, 5, 6, 6]
     assert verified == [0, 4, 2, 2, 0, 0, 0, 5, 5, 6]
     tokens = 1 + sum(count + 1 for count in verified[1:])
@@ -289,7 +289,7 @@ def test_random_schedules_leak_no_block_and_finish_everything_rightly(data: st.D
     max_k = data.draw(st.integers(0, 8), "max K")
     chance = random.Random(data.draw(st.integers(0, 999), "seed"))
     bench = SchedulerBench(
-        RandomK(chance.randrange(100), 9),
+        RandomK(chance.randrange(100), max_k),
         max_model_len=max_model_len,
         max_num_seqs=data.draw(st.integers(1, 6), "max_num_seqs"),
         budget=data.draw(st.integers(16, 40), "budget"),
