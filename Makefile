@@ -22,7 +22,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format clean
+.PHONY: help setup serve test soak check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ serve: setup ## Serve CONFIG (configs/eagle3.yaml) on 127.0.0.1:8000
 
 test: setup $(VENV)/installed-dev ## Run the tests; PYTEST_ARGS adds arguments
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+soak: $(VENV)/installed-dev ## Ten thousand mixed requests on a tiny model: no block or byte is lost (some minutes)
+	$(PY) -m pytest -m soak -s $(PYTEST_ARGS)
 
 check: $(VENV)/installed-dev ## Lint, types, import rules
 	ruff check $(SOURCES)

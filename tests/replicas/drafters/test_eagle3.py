@@ -1,17 +1,14 @@
 """The EAGLE3 drafter, inside an engine, against a head that recomputes everything from scratch."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from replicas.drafters.drafter import Drafter, ProposeInput
 from replicas.drafters.eagle3 import Eagle3Drafter
 from replicas.drafters.eagle3_head import Eagle3Head
 from replicas.kv_cache.paged_cache import PagedCache
@@ -19,6 +16,7 @@ from tests.reference.decoding import greedy
 from tests.reference.eagle3 import Expected
 from tests.reference.hand_built_engine import Answer, TinyTarget, generate, greedy_request, run_steps
 from tests.reference.k_policies import FixedK, RandomK
+from tests.reference.overruled_drafter import Overruled
 from tests.reference.scripted_drafter import ScriptedDrafter, continuation
 from tests.reference.tiny_checkpoints import VOCAB, head_config, head_tensors, write_head
 
@@ -27,30 +25,6 @@ PROMPTS = {
     for length in (1, 2, 5, 9, 17, 30)
 }
 NEW_TOKENS = 24
-
-
-class Overruled:
-    """Lets `inner` draft and keeps its drafts, but hands out those of `dictated`, so that the target accepts some."""
-
-    def __init__(self, inner: Drafter, dictated: Drafter) -> None:
-        self.method = inner.method
-        self.tapped_layers = inner.tapped_layers
-        self.max_positions = inner.max_positions
-        self._inner = inner
-        self._dictated = dictated
-        self.kept: list[tuple[int, int, tuple[int, ...]]] = []
-        """First block, length of the sequence, drafts."""
-
-    def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
-        drafts = self._inner.propose(inputs, num_speculative_tokens).tolist()
-        lengths = (inputs.positions.gather(1, inputs.last_row[:, None].long())[:, 0] + 2).tolist()
-        for table, length, row in zip(inputs.block_tables.tolist(), lengths, drafts, strict=True):
-            self.kept.append((table[0], length, tuple(row)))
-        return self._dictated.propose(inputs, num_speculative_tokens)
-
-    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        self._inner.copy_blocks(copies)
-        self._dictated.copy_blocks(copies)
 
 
 HEADS: dict[str, dict[str, Any]] = {
