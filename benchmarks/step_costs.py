@@ -96,7 +96,9 @@ def programs(config: EngineConfig) -> dict[str, Callable[[], float]]:
     shape = target_config(folder)
     backend = CpuBackend(config.dtype, config.num_threads)
     num_blocks = 2 + (CONTEXT + 2 * K) // config.block_size + SPARE_BLOCKS
-    buckets = ShapeBuckets.build(1, config.max_num_batched_tokens, config.max_model_len, config.block_size, K)
+    buckets = ShapeBuckets.build(
+        1, config.max_num_batched_tokens, config.max_model_len, config.block_size, range(K + 1)
+    )
     with torch.inference_mode():
         target = load_target(folder, shape, backend, config.max_model_len)
         cache = PagedCache(shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)

@@ -13,7 +13,7 @@ from replicas.runner.batch_inputs import pack
 from replicas.runner.logprob_results import with_logprobs
 from replicas.runner.programs import ProgramKey, ProgramSet
 from replicas.runner.shape_buckets import ShapeBuckets
-from replicas.runner.speculative_step import StepOutputs, speculative_step
+from replicas.runner.speculative_step import speculative_step
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult
 
 
