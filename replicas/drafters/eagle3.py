@@ -17,7 +17,7 @@ class Eagle3Drafter:
 
     def __init__(self, head: Eagle3Head, cache: PagedCache) -> None:
         self.tapped_layers = head.tapped_layers
-        self.max_positions: int | None = head.config.max_position_embeddings
+        self.max_positions: int | None = head.max_positions
         self._head = head
         self._cache = cache
 

@@ -222,7 +222,10 @@ def stops(tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM) -> Stops:
 def answer_to(tiny_target: TinyTarget, stops: Stops, k: int, max_tokens: int, **sampling: object) -> Answer:
     rule = continuation([(*stops.prompt, *stops.tokens)], VOCAB)
     bench = tiny_target.bench(tiny_target.config(), FixedK(k), ScriptedDrafter(rule))
-    answer = generate(bench.engine, [greedy_request("a", stops.prompt, max_tokens, **sampling)])["a"]
+    request = greedy_request("a", stops.prompt, max_tokens, logprobs=1, **sampling)
+    answer = generate(bench.engine, [request])["a"]
+    told = [one.token_id for output in answer.outputs for one in output.logprobs or ()]
+    assert told == answer.token_ids, "log-probabilities are cut where the tokens are"
     stats = bench.engine.stats()
     assert stats.free_blocks == stats.total_blocks
     return answer

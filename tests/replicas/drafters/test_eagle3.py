@@ -157,3 +157,47 @@ def test_k_that_grows_while_a_prompt_is_prefilled_finds_its_blocks(tiny_target: 
     part = bench.runner.steps[-1][0].batches[-1].sequences[0]
     assert part.num_propose == 8
     assert len(part.block_table) * 4 >= 31 + 8
+
+
+LIMIT = 30
+SHORT: dict[str, dict[str, Any]] = {
+    "positions": {"max_position_embeddings": LIMIT},
+    "sliding window": {
+        "layer_types": ["sliding_attention"],
+        "use_sliding_window": True,
+        "sliding_window": LIMIT,
+    },
+    "dynamic RoPE": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": LIMIT},
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_past_its_own_context_a_head_drafts_nothing_and_the_batch_goes_on(
+    name: str, tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    """And what it wrote there harms nobody: later prompts find those blocks in the cache."""
+    write_head(tmp_path, seed=3, **SHORT[name])
+    expected = Expected(tiny_reference, head_tensors(head_config(), 3), head_config())
+    bench = tiny_target.bench(tiny_target.config(), FixedK(4), head=tmp_path)
+    prompts = {"crosses": PROMPTS["of 17"], "is past": PROMPTS["of 30"], "stays": PROMPTS["of 2"]}
+    requests = [greedy_request(key, prompt, 26) for key, prompt in prompts.items()]
+    answers = generate(bench.engine, requests)
+    whole = {key: (*prompt, *answers[key].token_ids) for key, prompt in prompts.items()}
+    again = {"first part": whole["is past"][:20], "all of it": whole["is past"][:50]}
+    answers |= generate(bench.engine, [greedy_request(key, prompt, 6) for key, prompt in again.items()])
+    whole |= {key: (*prompt, *answers[key].token_ids) for key, prompt in again.items()}
+    for key, prompt in (prompts | again).items():
+        count = len(whole[key]) - len(prompt)
+        assert whole[key][len(prompt) :] == greedy(tiny_reference, prompt, count)
+        proposals = bench.runner.drafts_of(key)
+        for length, drafts in proposals:
+            if length - 1 < LIMIT - 4:
+                assert drafts == expected.drafts(whole[key][:length], 4), f"{key} after {length} tokens"
+        assert bool(proposals) == (len(prompt) - 1 < LIMIT - 4)
+    assert answers["first part"].last.num_cached_tokens == 16
+    assert answers["all of it"].last.num_cached_tokens == 48
+    batches = [batch for plan, _ in bench.runner.steps for batch in plan.batches if not batch.is_prefill]
+    # Position LIMIT - K, that of the last token, is the first without drafts.
+    verified = {part.start for batch in batches for part in batch.sequences if part.num_drafts}
+    assert max(verified) == LIMIT - 4 - 1
+    assert any({part.num_drafts for part in batch.sequences} == {0, 4} for batch in batches), "side by side"

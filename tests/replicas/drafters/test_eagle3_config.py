@@ -102,12 +102,27 @@ def test_speculators_need_their_layer(tiny_target: TinyTarget, tmp_path: Path) -
     )
 
 
-def test_a_sliding_window_is_refused_beyond_it(tiny_target: TinyTarget, tmp_path: Path) -> None:
-    config = head_config(layer_types=["sliding_attention"], use_sliding_window=True, sliding_window=63)
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"layer_types": ["sliding_attention"], "use_sliding_window": True, "sliding_window": 63}, 63),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 40}, 40),
+        ({"max_position_embeddings": 40}, 40),
+        ({}, 512),
+    ],
+)
+def test_a_head_knows_the_length_up_to_which_it_is_exact(
+    fields: dict[str, Any], limit: int, tiny_target: TinyTarget, tmp_path: Path
+) -> None:
+    config = head_config(**fields)
     save_head(tmp_path, *as_speculators(config, head_tensors(config)))
-    with pytest.raises(
-        CheckpointError, match=r"max_model_len is 64, .* sliding window .* only supported up to 63 tokens"
-    ):
+    assert load(tmp_path, tiny_target).max_positions == limit
+
+
+def test_a_sliding_window_of_no_size_is_refused(tiny_target: TinyTarget, tmp_path: Path) -> None:
+    config = head_config(layer_types=["sliding_attention"], use_sliding_window=True, sliding_window=None)
+    save_head(tmp_path, *as_speculators(config, head_tensors(config)))
+    with pytest.raises(CheckpointError, match=r"sliding window .* only supported up to 0 tokens"):
         load(tmp_path, tiny_target)
 
 

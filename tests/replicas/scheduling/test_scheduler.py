@@ -130,6 +130,26 @@ def test_a_step_verifies_exactly_the_drafts_that_its_k_allows() -> None:
     assert (acceptance.steps, acceptance.drafted, acceptance.accepted) == (9, sum(verified), sum(verified))
 
 
+def test_drafts_do_not_make_a_prompt_of_a_decoding_sequence() -> None:
+    """1 + K tokens of every sequence, more than the prompts' budget together, are one decode batch beside a chunk."""
+    bench = SchedulerBench(FixedK(8), budget=16)
+    for index in range(5):
+        bench.expect(str(index), prompt_of(3, index), max_tokens=40)
+    bench.step()
+    bench.expect("late", prompt_of(40, 9), max_tokens=3)
+    for first in (0, 16, 32):
+        plan = bench.step()
+        decode, chunk = plan.batches[0], plan.batches[-1]
+        assert not decode.is_prefill
+        assert len(decode.sequences) == 5
+        assert {len(part.token_ids) for part in decode.sequences} == {9}
+        assert {part.num_drafts for part in decode.sequences} == {8}
+        assert chunk.is_prefill
+        assert (chunk.sequences[0].start, len(chunk.sequences[0].token_ids)) == (first, min(16, 40 - first))
+    bench.run()
+    assert {bench.last[str(index)].acceptance.drafted > 0 for index in range(5)} == {True}
+
+
 def test_a_sequence_past_the_head_s_own_context_runs_without_drafts_and_the_batch_goes_on() -> None:
     bench = SchedulerBench(FixedK(3), max_draft_len=30)
     bench.expect("long", prompt_of(20, 1))
