@@ -48,6 +48,8 @@ class EngineConfig(BaseModel):
     device: Literal["cpu"] = "cpu"
     dtype: Literal["float16", "float32"] = "float16"
     """Of the linears' weights; activations are float32 on the CPU."""
+    deterministic: bool = False
+    """Batch-invariant: greedy output and its logits are the same bits whatever runs beside it, and for every K."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of one product on the CPU; None leaves torch's choice."""
     max_model_len: Annotated[int, Field(ge=16)] = 2048

@@ -149,7 +149,7 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
     """Load and place everything that `config` names. Raises CheckpointError or ConfigError, each in one sentence."""
     folder = resolve_model(config.model)
     shape = target_config(folder)
-    backend = CpuBackend(config.dtype, config.num_threads)
+    backend = CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
     blocks_a_sequence = -(-config.max_model_len // config.block_size)
     num_blocks = config.num_blocks or 1 + config.max_num_seqs * blocks_a_sequence
     speculative = config.speculative_config

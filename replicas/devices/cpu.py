@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from replicas.devices.device_backend import Linear
+from replicas.devices.device_backend import Elementwise, Linear
+from replicas.devices.row_invariance import in_sizes, refuse_uneven_elements, silu, uniform_sizes
+from replicas.errors import ConfigError
 
 LinearDtype = Literal["float16", "bfloat16", "float32"]
 
@@ -17,11 +19,11 @@ class CpuBackend:
 
     The packed product accumulates in fp32, so a checkpoint stored in fp16 loses nothing but the order of additions.
     bf16 rounds inputs and outputs of every product: for throughput over a hundred rows, as in generating training data.
+    Raises ConfigError where `deterministic` cannot be had (docs/decisions/0009).
     """
 
     name = "cpu"
     activation_dtype = torch.float32
-    attends_in_place = True
     compiles = False
 
     def __init__(
@@ -30,6 +32,7 @@ class CpuBackend:
         num_threads: int | None = None,
         hidden_multiple: int = 1,
         vocab_multiple: int = 1,
+        deterministic: bool = False,
     ) -> None:
         # Ray sets OMP_NUM_THREADS to the replica's num_cpus; the config decides instead, by default for all cores.
         torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
@@ -38,8 +41,30 @@ class CpuBackend:
         # A CPU needs no padding; with it, the programs of a device that does can be checked here.
         self.hidden_multiple = hidden_multiple
         self.vocab_multiple = vocab_multiple
+        self.deterministic = deterministic
+        # Ordered attention reads blocks where they lie, neighbours or not.
+        self.attends_in_place = not deterministic
+        self.silu: Elementwise = silu if deterministic else functional.silu
+        self._uniform_sizes: dict[tuple[int, int, bool], tuple[int, ...]] = {}
+        if deterministic:
+            refuse_uneven_elements()
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        product = self._linear(weight, bias)
+        if not self.deterministic:
+            return product
+        out_size, in_size = weight.shape
+        shape = in_size, out_size, bias is not None
+        if shape not in self._uniform_sizes:
+            self._uniform_sizes[shape] = uniform_sizes(product, in_size)
+            if not self._uniform_sizes[shape]:
+                raise ConfigError(
+                    f"deterministic: true cannot be had on this processor: with dtype {self.linear_dtype} a row of a "
+                    f"{in_size} x {out_size} product depends on how many rows run together; allowed: false"
+                )
+        return in_sizes(product, self._uniform_sizes[shape])
+
+    def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         weight = weight.float()
         bias = None if bias is None else bias.float()
         if self.linear_dtype == "float32":

@@ -9,6 +9,8 @@ from torch import Tensor
 Linear = Callable[[Tensor], Tensor]
 """[rows, in] -> [rows, out], in the activation dtype."""
 
+Elementwise = Callable[[Tensor], Tensor]
+
 
 class DeviceBackend(Protocol):
     """A device on which one model runs."""
@@ -20,6 +22,9 @@ class DeviceBackend(Protocol):
     """True where contiguous blocks may be attended as a view; static graphs want the gather."""
     compiles: bool
     """True where a program costs time before its first run: all of them run at warm-up then, and none other later."""
+    deterministic: bool
+    """A row's bits never depend on what runs beside it: `linear` and `silu` see to theirs, attention adds in order."""
+    silu: Elementwise
     hidden_multiple: int
     """Models pad their hidden size to a multiple of this."""
     vocab_multiple: int

@@ -78,7 +78,7 @@ class Eagle3Head:
         heads = layer.qkv(torch.cat([embedded, normed], -1)).view(states.shape[0], -1, self.config.head_dim)
         hidden = residual + layer.output(paged_attention(rotate(heads, attention), 0, cache, attention))
         normed = rms_norm(hidden, layer.post_attention_norm, self._epsilon)
-        hidden = hidden + gated_mlp(normed, layer.gate_up, layer.down)
+        hidden = hidden + gated_mlp(normed, layer)
         return rms_norm(hidden, self._norm, self._epsilon) if self._norm_output else hidden
 
     def draft(self, states: Tensor) -> Tensor:

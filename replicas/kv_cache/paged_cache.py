@@ -63,6 +63,15 @@ class PagedCache:
         """Where a layer keeps `block_tables` [batch, blocks]: blocks [batch, 2 * kv_heads, blocks], for `read`."""
         return block_tables[:, None] + self._head_blocks
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of `rows`: those that `rows_of` may name."""
+        return self._layers[0].shape[0]
+
+    def rows(self, layer: int) -> Tensor:
+        """All that a layer keeps: [2 * kv_heads * slots, head_dim]."""
+        return self._layers[layer]
+
     def write(self, layer: int, keys_values: Tensor, rows: Tensor) -> None:
         """Store `keys_values` [tokens, 2 * kv_heads, head_dim] at `rows` [tokens, 2 * kv_heads]."""
         self._layers[layer].index_put_((rows,), keys_values)

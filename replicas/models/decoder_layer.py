@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from replicas.devices.device_backend import DeviceBackend, Linear
+from replicas.devices.device_backend import DeviceBackend, Elementwise, Linear
 from replicas.models.checkpoint import Checkpoint
 from replicas.models.model_config import ModelConfig
 from replicas.models.padding import PaddedSize
@@ -22,6 +22,7 @@ class DecoderLayer:
     output: Linear
     post_attention_norm: Tensor
     gate_up: Linear
+    silu: Elementwise
     down: Linear
 
 
@@ -45,6 +46,7 @@ class LayerWeights:
             output=self.linear({"self_attn.o_proj": hidden}, heads, output_bias),
             post_attention_norm=self.norm("post_attention_layernorm", hidden),
             gate_up=self.linear({"mlp.gate_proj": mlp, "mlp.up_proj": mlp}, hidden, config.mlp_bias),
+            silu=self.backend.silu,
             down=self.linear({"mlp.down_proj": hidden}, mlp, config.mlp_bias),
         )
 

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from replicas.devices.device_backend import DeviceBackend, Linear
+from replicas.devices.device_backend import DeviceBackend
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import CacheView, PagedCache
+from replicas.models.decoder_layer import DecoderLayer
 from replicas.models.model_config import ModelConfig
+from replicas.models.ordered_attention import OrderedAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class AttentionInputs:
     blocks: Tensor
     """[batch, 2 * kv_heads, blocks]: where they are read (PagedCache.blocks_of)."""
     view: CacheView | None
+    ordered: OrderedAttention | None
+    """In the deterministic mode: attends in place of the three above."""
 
 
 class RotaryEmbedding:
@@ -43,6 +47,7 @@ class RotaryEmbedding:
         cosines, sines = angles.cos() * config.rope_attention_scaling, angles.sin() * config.rope_attention_scaling
         self._heads = config.num_heads + config.num_kv_heads
         self._group = config.query_group
+        self._is_ordered = backend.deterministic
         self._cosines = backend.place(self._over_heads(torch.cat([cosines, cosines], -1), config.num_kv_heads, 1.0))
         self._signed_sines = backend.place(self._over_heads(torch.cat([-sines, sines], -1), config.num_kv_heads, 0.0))
 
@@ -63,7 +68,10 @@ class RotaryEmbedding:
         mask = torch.zeros_like(hidden, dtype=self._cosines.dtype).masked_fill_(hidden, -torch.inf)
         mask = mask.expand(batch, 1, self._group, tokens, -1).reshape(batch, 1, self._group * tokens, -1)
         places = cache.rows_of(positions, block_tables), cache.blocks_of(block_tables)
-        return AttentionInputs(places[0], self._cosines[rows], self._signed_sines[rows], mask, places[1], view)
+        num_heads = self._heads - cache.num_kv_heads
+        ordered = OrderedAttention.of(hidden[:, 0, 0], block_tables, cache, num_heads) if self._is_ordered else None
+        turns = self._cosines[rows], self._signed_sines[rows]
+        return AttentionInputs(places[0], *turns, mask, places[1], view, ordered)
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -91,6 +99,8 @@ def paged_attention(heads: Tensor, layer: int, cache: PagedCache, attention: Att
     num_heads = heads.shape[1] - 2 * kv_heads
     group = num_heads // kv_heads
     cache.write(layer, heads[:, num_heads:], attention.rows)
+    if attention.ordered is not None:
+        return attention.ordered.attend(heads[:, :num_heads], cache.rows(layer))
     keys, values = cache.read(layer, attention.blocks, attention.view)
     queries = heads[:, :num_heads].view(batch, tokens, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
     queries = queries.reshape(batch, kv_heads, group * tokens, head_dim)
@@ -99,7 +109,7 @@ def paged_attention(heads: Tensor, layer: int, cache: PagedCache, attention: Att
     return out.reshape(rows, num_heads * head_dim)
 
 
-def gated_mlp(hidden: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+def gated_mlp(hidden: Tensor, layer: DecoderLayer) -> Tensor:
     """SwiGLU: down(silu(gate) * up), gate and up from one product."""
-    gate, up = gate_up(hidden).chunk(2, -1)
-    return down(functional.silu(gate) * up)
+    gate, up = layer.gate_up(hidden).chunk(2, -1)
+    return layer.down(layer.silu(gate) * up)

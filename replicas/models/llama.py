@@ -62,7 +62,7 @@ class LlamaModel:
             heads = layer.qkv(normed).view(hidden.shape[0], -1, self.config.head_dim)
             hidden = hidden + layer.output(paged_attention(rotate(heads, attention), index, cache, attention))
             normed = rms_norm(hidden, layer.post_attention_norm, self._epsilon)
-            hidden = hidden + gated_mlp(normed, layer.gate_up, layer.down)
+            hidden = hidden + gated_mlp(normed, layer)
         taps[len(self._layers)] = hidden
         tapped = torch.cat([taps[index] for index in self._tapped_layers], -1) if self._tapped_layers else None
         return rms_norm(hidden, self._norm, self._epsilon), tapped
