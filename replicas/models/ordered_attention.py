@@ -14,9 +14,6 @@ from torch.nn import functional
 
 from replicas.kv_cache.paged_cache import PagedCache
 
-# Once a process, and the reader can do nothing about it.
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-
 PIECE = 1 << 17
 """Scores computed at a time: the temporaries of a prompt's chunk should stay in the processor's cache."""
 
@@ -69,7 +66,10 @@ def _piece(keys: Tensor, values: Tensor, mask: Tensor, num_rows: int) -> Piece:
     rows, length = keys.shape[0] * keys.shape[1], keys.shape[2]
     starts = torch.arange(0, (rows + 1) * length, length, device=keys.device, dtype=torch.int32)
     size = (rows, num_rows)
-    scores = torch.sparse_csr_tensor(starts, keys.flatten(), mask.flatten(), size, check_invariants=False)
+    with warnings.catch_warnings():
+        # torch says once a process that CSR is in beta.
+        warnings.simplefilter("ignore")
+        scores = torch.sparse_csr_tensor(starts, keys.flatten(), mask.flatten(), size, check_invariants=False)
     return Piece(scores, values.flatten(), starts[:-1])
 
 

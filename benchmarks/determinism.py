@@ -1,0 +1,104 @@
+"""What `deterministic: true` costs: time an output token with it over without it, paired and interleaved.
+
+python -m benchmarks.determinism configs/eagle3.yaml --batch 1 8 --k 0 3
+"""
+
+import argparse
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+from tqdm import tqdm
+
+from benchmarks.engine_client import ChosenK
+from benchmarks.speculation import with_largest_k
+from benchmarks.timing import Answer, median_ratio, provenance
+from benchmarks.workloads import OWN_PROMPTS, read_prompts
+from replicas.config import EngineConfig
+from replicas.engine import Engine, build_engine
+from replicas.request import GenerationRequest, SamplingParams
+from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.serve_config import load_settings
+
+
+def answer_together(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
+    """Greedy answers of `tokens` tokens to all `prompts`, submitted at once."""
+    sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+    begin, first, answers = time.perf_counter(), dict[str, float](), list[Answer]()
+    for index, prompt in enumerate(prompts):
+        engine.add_request(GenerationRequest(str(index), tuple(prompt), sampling))
+    while engine.has_work:
+        for output in engine.step():
+            now = time.perf_counter() - begin
+            first.setdefault(output.request_id, now)
+            if output.finish_reason is not None:
+                answers.append(Answer(first[output.request_id], now, output.num_output_tokens))
+    return answers
+
+
+class Comparison:
+    """Median TPOT of every round, by (batch, K) and mode."""
+
+    def __init__(self, config: EngineConfig, prompts_file: Path) -> None:
+        self.policy = ChosenK()
+        config = config.model_copy(update={"enable_prefix_caching": False})
+        self.engines = {
+            deterministic: build_engine(config.model_copy(update={"deterministic": deterministic}), self.policy)
+            for deterministic in (False, True)
+        }
+        codec = self.engines[True].codec
+        assert codec is not None
+        self.prompts = [codec.encode_chat(prompt.messages) for prompt in read_prompts(prompts_file, None)]
+        self.tpot: dict[tuple[int, int], dict[bool, list[float]]] = defaultdict(lambda: {False: [], True: []})
+
+    def run(self, batches: Sequence[int], ks: Sequence[int], tokens: int, rounds: int) -> None:
+        """Every batch and K once a round, the two modes next to each other in random order."""
+        shuffle = random.Random(0)
+        for engine in self.engines.values():
+            engine.warm_up()
+        for _ in tqdm(range(rounds), unit="round"):
+            for batch, k in product(batches, ks):
+                self.policy.k = k
+                chosen = shuffle.sample(self.prompts, batch)
+                for deterministic in shuffle.sample((False, True), 2):
+                    answers = answer_together(self.engines[deterministic], chosen, tokens)
+                    self.tpot[batch, k][deterministic].append(median(answer.tpot for answer in answers))
+
+    def report(self) -> str:
+        """A Markdown table."""
+        lines = ["| batch | K | TPOT ms | deterministic | ratio |", "|---|---|---|---|---|"]
+        for (batch, k), modes in self.tpot.items():
+            default, deterministic = (1e3 * median(modes[mode]) for mode in (False, True))
+            ratio = median_ratio(modes[True], modes[False])
+            lines.append(f"| {batch} | {k} | {default:.1f} | {deterministic:.1f} | {ratio:.2f} |")
+        return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--model", help="id of the model in the config; its first one by default")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8], help="at most the number of prompts")
+    parser.add_argument("--k", type=int, nargs="+", default=[0, 3])
+    parser.add_argument("--prompts", type=Path, default=OWN_PROMPTS)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=8)
+    args = parser.parse_args()
+    models = load_settings(args.config).models
+    model = next(m for m in models if args.model in (None, m.id))
+    config = with_largest_k(with_local_checkpoints(model.engine), max(args.k))
+    config = config.model_copy(update={"max_num_seqs": max(args.batch)})
+    comparison = Comparison(config, args.prompts)
+    comparison.run(args.batch, args.k, args.tokens, args.rounds)
+    print(comparison.report())
+    print(json.dumps(provenance()))
+
+
+if __name__ == "__main__":
+    main()
