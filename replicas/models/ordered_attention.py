@@ -78,7 +78,5 @@ def _attend(piece: Piece, queries: Tensor, stored: Tensor, scale: float) -> Tens
     scores = torch.sparse.sampled_addmm(piece.scores, queries, stored.t(), alpha=scale).values().view(len(queries), -1)
     weights = torch.exp(scores - scores.amax(-1, keepdim=True))
     totals = weights.cumsum(-1)[:, -1:]
-    out = functional.embedding_bag(
-        piece.values, stored, piece.starts, mode="sum", per_sample_weights=weights.flatten()
-    )
+    out = functional.embedding_bag(piece.values, stored, piece.starts, mode="sum", per_sample_weights=weights.flatten())
     return out / totals

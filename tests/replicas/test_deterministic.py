@@ -23,7 +23,13 @@ MODELS: dict[str, tuple[LinearDtype, dict[str, Any]]] = {
     "fp32": ("float32", {"attention_bias": True}),
     "packed, one kv head, biases, odd sizes": (
         "float16",
-        {"num_key_value_heads": 1, "num_attention_heads": 3, "head_dim": 22, "hidden_size": 66, "intermediate_size": 101}
+        {
+            "num_key_value_heads": 1,
+            "num_attention_heads": 3,
+            "head_dim": 22,
+            "hidden_size": 66,
+            "intermediate_size": 101,
+        }
         | {"attention_bias": True, "mlp_bias": True},
     ),
     "packed, no groups, head norms": ("float16", {"model_type": "qwen3", "num_key_value_heads": 4, "head_dim": 32}),

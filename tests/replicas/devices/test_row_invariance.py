@@ -59,9 +59,7 @@ def test_rows_are_padded_and_split(count: int) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(("out_size", "in_size"), [(24, 40), (33, 51), (192, 576)])
-def test_linears_of_the_mode(
-    out_size: int, in_size: int, with_bias: bool, dtype: LinearDtype, threads: int
-) -> None:
+def test_linears_of_the_mode(out_size: int, in_size: int, with_bias: bool, dtype: LinearDtype, threads: int) -> None:
     weight = torch.randn(out_size, in_size, generator=GENERATOR)
     bias = torch.randn(out_size, generator=GENERATOR) if with_bias else None
     rows = torch.randn(130, in_size, generator=GENERATOR)
