@@ -94,7 +94,7 @@ def programs(config: EngineConfig) -> dict[str, Callable[[], float]]:
     """Name -> runs it once and returns its seconds."""
     folder = resolve_model(config.model)
     shape = target_config(folder)
-    backend = CpuBackend(config.dtype, config.num_threads)
+    backend = CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
     num_blocks = 2 + (CONTEXT + 2 * K) // config.block_size + SPARE_BLOCKS
     buckets = ShapeBuckets.build(
         1, config.max_num_batched_tokens, config.max_model_len, config.block_size, range(K + 1)

@@ -5,6 +5,7 @@ the number of rows. Nobody documents it, so it is measured on the very products 
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def refuse_uneven_elements() -> None:
     """
     generator = torch.Generator().manual_seed(0)
     first, second, third = (4 * torch.randn(3, 1 << 14, generator=generator)).unbind()
-    operations = {
+    operations: dict[str, Callable[[slice], Tensor]] = {
         "exp": lambda part: first[part].exp(),
         "rsqrt": lambda part: first[part].abs().rsqrt(),
         "addcmul": lambda part: torch.addcmul(first[part], second[part], third[part]),
