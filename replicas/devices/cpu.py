@@ -24,6 +24,7 @@ class CpuBackend:
 
     name = "cpu"
     activation_dtype = torch.float32
+    attends_in_place = True
     compiles = False
 
     def __init__(
@@ -42,11 +43,11 @@ class CpuBackend:
         self.hidden_multiple = hidden_multiple
         self.vocab_multiple = vocab_multiple
         self.deterministic = deterministic
-        # Ordered attention reads blocks where they lie, neighbours or not.
-        self.attends_in_place = not deterministic
         self.silu: Elementwise = silu if deterministic else functional.silu
         self._uniform_sizes: dict[tuple[int, int, bool], tuple[int, ...]] = {}
         if deterministic:
+            # Ordered attention reads blocks where they lie, neighbours or not.
+            self.attends_in_place = False
             refuse_uneven_elements()
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:

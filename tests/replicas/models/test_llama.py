@@ -109,7 +109,8 @@ def test_configs_written_before_transformers_5_mean_the_same(name: str, tmp_path
 def test_padding_gives_the_unpadded_result(name: str, multiples: dict[str, int], tmp_path: Path) -> None:
     """64 wide becomes 96 wide, 200 tokens become 256 rows; random weights hide no fault of either."""
     reference = write_target(tmp_path, seed=1, **VARIANTS[name])
-    backend = CpuBackend("float32", num_threads=1, **multiples)
+    hidden, vocab = multiples.get("hidden_multiple", 1), multiples.get("vocab_multiple", 1)
+    backend = CpuBackend("float32", num_threads=1, hidden_multiple=hidden, vocab_multiple=vocab)
     assert_like_transformers(tmp_path, reference, backend)
     embedding = load(tmp_path, backend).embedding
     assert embedding.shape == ((200, 96) if "hidden_multiple" in multiples else (256, 64))
