@@ -1,4 +1,4 @@
-"""What `deterministic: true` costs: time an output token with it over without it, paired and interleaved.
+"""What `deterministic: true` costs: TPOT and TTFT with it over without it, paired and interleaved.
 
 python -m benchmarks.determinism configs/eagle3.yaml --batch 1 8 --k 0 3
 """
@@ -42,7 +42,7 @@ def answer_together(engine: Engine, prompts: Sequence[Sequence[int]], tokens: in
 
 
 class Comparison:
-    """Median TPOT of every round, by (batch, K) and mode."""
+    """Median TPOT and TTFT of every round, by (batch, K) and mode."""
 
     def __init__(self, config: EngineConfig, prompts_file: Path) -> None:
         self.policy = ChosenK()
@@ -55,6 +55,7 @@ class Comparison:
         assert codec is not None
         self.prompts = [codec.encode_chat(prompt.messages) for prompt in read_prompts(prompts_file, None)]
         self.tpot: dict[tuple[int, int], dict[bool, list[float]]] = defaultdict(lambda: {False: [], True: []})
+        self.ttft: dict[tuple[int, int], dict[bool, list[float]]] = defaultdict(lambda: {False: [], True: []})
 
     def run(self, batches: Sequence[int], ks: Sequence[int], tokens: int, rounds: int) -> None:
         """Every batch and K once a round, the two modes next to each other in random order."""
@@ -68,14 +69,17 @@ class Comparison:
                 for deterministic in shuffle.sample((False, True), 2):
                     answers = answer_together(self.engines[deterministic], chosen, tokens)
                     self.tpot[batch, k][deterministic].append(median(answer.tpot for answer in answers))
+                    self.ttft[batch, k][deterministic].append(median(answer.first_token for answer in answers))
 
     def report(self) -> str:
         """A Markdown table."""
-        lines = ["| batch | K | TPOT ms | deterministic | ratio |", "|---|---|---|---|---|"]
+        lines = ["| batch | K | TPOT ms | deterministic | ratio | ratio of TTFT |", "|---|---|---|---|---|---|"]
         for (batch, k), modes in self.tpot.items():
             default, deterministic = (1e3 * median(modes[mode]) for mode in (False, True))
-            ratio = median_ratio(modes[True], modes[False])
-            lines.append(f"| {batch} | {k} | {default:.1f} | {deterministic:.1f} | {ratio:.2f} |")
+            ratio, of_first = (
+                median_ratio(times[batch, k][True], times[batch, k][False]) for times in (self.tpot, self.ttft)
+            )
+            lines.append(f"| {batch} | {k} | {default:.1f} | {deterministic:.1f} | {ratio:.2f} | {of_first:.2f} |")
         return "\n".join(lines)
 
 
