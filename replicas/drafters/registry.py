@@ -8,6 +8,7 @@ from replicas.devices.device_backend import DeviceBackend
 from replicas.drafters.drafter import Drafter
 from replicas.drafters.eagle3 import Eagle3Drafter
 from replicas.drafters.eagle3_head import Eagle3Head
+from replicas.drafters.ngram import NgramDrafter
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.registry import TargetModel
 from replicas.models.source import resolve_model
@@ -27,6 +28,7 @@ class DrafterContext:
 def build_eagle3(context: DrafterContext) -> Drafter:
     """The EAGLE3 head named by `speculative_config.model`, its KV in the target's blocks."""
     engine, target, backend = context.engine, context.target, context.backend
+    assert context.speculative.model is not None
     folder = resolve_model(context.speculative.model)
     head = Eagle3Head(folder, target.config, target.embedding, backend, engine.max_model_len)
     cache = PagedCache(
@@ -41,6 +43,14 @@ def build_eagle3(context: DrafterContext) -> Drafter:
     return Eagle3Drafter(head, cache)
 
 
+def build_ngram(context: DrafterContext) -> Drafter:
+    """Prompt lookup, its tokens in the target's blocks."""
+    shortest, longest = context.speculative.lookup_range
+    device = context.backend.torch_device
+    return NgramDrafter(shortest, longest, context.num_blocks, context.engine.block_size, device)
+
+
 DRAFTERS: dict[str, Callable[[DrafterContext], Drafter]] = {
     "eagle3": build_eagle3,
+    "ngram": build_ngram,
 }

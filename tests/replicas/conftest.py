@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
+from replicas.config import SpeculativeConfig
 from tests.reference.hand_built_engine import TinyTarget
 from tests.reference.tiny_checkpoints import write_head, write_target
 
@@ -35,3 +36,13 @@ def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny_head")
     write_head(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def speculative(tiny_head: Path) -> dict[str, SpeculativeConfig]:
+    """Every drafter of the registry, for it, by method."""
+    configs = [
+        SpeculativeConfig(method="eagle3", model=str(tiny_head)),
+        SpeculativeConfig(method="ngram", prompt_lookup_min=1, prompt_lookup_max=3),
+    ]
+    return {config.method: config for config in configs}
