@@ -13,7 +13,7 @@ class SpeculativeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: Literal["eagle3", "ngram"]
+    method: Literal["draft_model", "eagle3", "ngram"]
     """A key of replicas.drafters.registry.DRAFTERS."""
     model: Annotated[str, Field(min_length=1)] | None = None
     """Folder or hub id of the drafter's checkpoint, for methods that have one."""
@@ -51,7 +51,7 @@ class SpeculativeConfig(BaseModel):
             raise ValueError(f"prompt_lookup_min and prompt_lookup_max are for method ngram, not {self.method}")
         if self.method == "ngram" and self.model is not None:
             raise ValueError(f"method ngram has no model, but model is {self.model!r}")
-        if self.method == "eagle3" and self.model is None:
+        if self.method in ("draft_model", "eagle3") and self.model is None:
             raise ValueError(f"method {self.method} needs a model: a folder or hub id of the drafter's checkpoint")
         shortest, longest = self.lookup_range
         if shortest > longest:

@@ -112,7 +112,7 @@ class ProgramSet:
         return keys
 
     def _verified(self, parts: tuple[SequencePlan, ...], k: int) -> int:
-        """Tokens of each sequence. Where each program has its price, steps without drafts run that of steps with them."""
+        """Tokens of each sequence. Where a program has its price, steps without drafts run that of steps with them."""
         return 1 + k if self.merges_variants or any(part.num_drafts for part in parts) else 1
 
     def _fits_in_place(self, table: tuple[int, ...], blocks: int) -> bool:

@@ -93,6 +93,15 @@ class TinyTarget:
         }
         return EngineConfig.model_validate(fields | changes)
 
+    def _num_blocks(self, config: EngineConfig) -> int:
+        return config.num_blocks or 1 + config.max_num_seqs * -(-config.max_model_len // config.block_size)
+
+    def drafter(self, config: EngineConfig, speculative: SpeculativeConfig) -> Drafter:
+        """A drafter as an engine of `config` would have it."""
+        with torch.inference_mode():
+            context = DrafterContext(config, speculative, self.model, self.backend, self._num_blocks(config))
+            return DRAFTERS[speculative.method](context)
+
     def bench(
         self,
         config: EngineConfig,
@@ -108,8 +117,7 @@ class TinyTarget:
         A step may run any of `ks`; `buckets` replaces the shapes that an engine builds for itself.
         """
         torch.set_num_threads(1)
-        num_blocks = config.num_blocks or 1 + config.max_num_seqs * -(-config.max_model_len // config.block_size)
-
+        num_blocks = self._num_blocks(config)
         if head is not None:
             speculative = SpeculativeConfig(method="eagle3", model=str(head))
         with torch.inference_mode():
@@ -117,8 +125,7 @@ class TinyTarget:
             sizes = (shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
             target_cache = PagedCache(*sizes)
             if speculative is not None:
-                context = DrafterContext(config, speculative, self.model, self.backend, num_blocks)
-                drafter = DRAFTERS[speculative.method](context)
+                drafter = self.drafter(config, speculative)
         if drafter is not None:
             self.model.tap(drafter.tapped_layers)
         ks = tuple(ks) if drafter else (0,)

@@ -39,9 +39,18 @@ def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def speculative(tiny_head: Path) -> dict[str, SpeculativeConfig]:
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCausalLM]:
+    """A model of another shape with the target's tokenizer, and the same in transformers."""
+    folder = tmp_path_factory.mktemp("small_model")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_key_value_heads": 1}
+    return folder, write_target(folder, seed=4, head_dim=8, **sizes)
+
+
+@pytest.fixture(scope="session")
+def speculative(tiny_head: Path, small_model: tuple[Path, LlamaForCausalLM]) -> dict[str, SpeculativeConfig]:
     """Every drafter of the registry, for it, by method."""
     configs = [
+        SpeculativeConfig(method="draft_model", model=str(small_model[0])),
         SpeculativeConfig(method="eagle3", model=str(tiny_head)),
         SpeculativeConfig(method="ngram", prompt_lookup_min=1, prompt_lookup_max=3),
     ]

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from replicas.config import SpeculativeConfig
 from replicas.drafters.ngram import look_up
-from tests.reference.hand_built_engine import Bench, TinyTarget, generate, greedy_request
+from tests.reference.hand_built_engine import TinyTarget, generate, greedy_request
 from tests.reference.k_policies import FixedK, RandomK
+from tests.reference.proposals import assert_proposals
 
 NGRAM = SpeculativeConfig(method="ngram", prompt_lookup_min=1, prompt_lookup_max=3)
 PROMPTS = [tuple(random.Random(n).choices(range(7), k=n)) for n in (1, 2, 9, 17, 30, 45)]
@@ -61,26 +62,9 @@ def test_examples() -> None:
     assert drafts([9], 2, 1, 3) == [-1, -1], "what lies behind the text is not part of it"
 
 
-def assert_drafts_are_those_of_the_text(bench: Bench, prompts: dict[str, tuple[int, ...]], tokens: int) -> int:
-    """Every proposal is what the plain search finds in all tokens so far; returns how many had a draft."""
-    answers = generate(bench.engine, [greedy_request(key, prompt, tokens) for key, prompt in prompts.items()])
-    drafted = 0
-    for key, prompt in prompts.items():
-        text = (*prompt, *answers[key].token_ids)
-        planned = {
-            part.start + len(part.token_ids) - part.num_drafts + len(result.sequences[key].token_ids): part.num_propose
-            for plan, result in bench.runner.steps
-            for batch in plan.batches
-            for part in batch.sequences
-            if part.request_id == key and result.sequences[key].token_ids
-        }
-        proposals = bench.runner.drafts_of(key)
-        assert proposals
-        for length, drafts in proposals:
-            if length <= len(text):
-                assert list(drafts) == found(text[:length], planned[length], 1, 3), f"{key} after {length} tokens"
-                drafted += len(drafts) > 0
-    return drafted
+def found_by_ngram(text: tuple[int, ...], count: int) -> list[int]:
+    """As NGRAM should."""
+    return found(text, count, 1, 3)
 
 
 @pytest.mark.parametrize(("seed", "budget"), [(0, 16), (1, 64), (2, 16)])
@@ -88,9 +72,9 @@ def test_drafts_in_an_engine_are_found_in_all_tokens_so_far(seed: int, budget: i
     """Prompts in chunks, batches, K that changes at every step, prefixes from the cache, and their copied blocks."""
     prompts = {str(index): prompt for index, prompt in enumerate(PROMPTS)}
     bench = tiny_target.bench(tiny_target.config(max_num_batched_tokens=budget), RandomK(seed, 5), speculative=NGRAM)
-    assert assert_drafts_are_those_of_the_text(bench, prompts, 40) > 20
+    assert assert_proposals(bench, prompts, 40, found_by_ngram) > 20
     again = {f"again {key}": (*prompt, 3, 1) for key, prompt in prompts.items()}
-    assert assert_drafts_are_those_of_the_text(bench, again, 12) > 2
+    assert assert_proposals(bench, again, 12, found_by_ngram) > 2
     assert bench.engine.stats().prefix_cache_hits > 40
 
 
@@ -98,7 +82,7 @@ def test_a_preempted_sequence_finds_its_tokens_again(tiny_target: TinyTarget) ->
     config = tiny_target.config(num_blocks=33, max_num_seqs=4)
     bench = tiny_target.bench(config, FixedK(4), speculative=NGRAM)
     prompts = {str(index): prompt for index, prompt in enumerate(PROMPTS[2:])}
-    assert_drafts_are_those_of_the_text(bench, prompts, 60)
+    assert_proposals(bench, prompts, 60, found_by_ngram)
     starts = [part.start for plan, _ in bench.runner.steps for batch in plan.batches for part in batch.sequences]
     assert starts.count(0) + sum(start > 0 and start % 4 == 0 for start in starts) > len(prompts), "one was preempted"
 
