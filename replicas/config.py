@@ -13,10 +13,10 @@ class SpeculativeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: Literal["draft_model", "eagle3", "ngram"]
+    method: Literal["draft_model", "eagle3", "mtp", "ngram"]
     """A key of replicas.drafters.registry.DRAFTERS."""
     model: Annotated[str, Field(min_length=1)] | None = None
-    """Folder or hub id of the drafter's checkpoint, for methods that have one."""
+    """Folder or hub id of the drafter's checkpoint, for methods that have one; mtp without: the target's own."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_SPECULATIVE_TOKENS)] = 3
     """K, the number of draft tokens a step; the largest, where a policy chooses."""
     allowed_num_speculative_tokens: tuple[Annotated[int, Field(ge=0)], ...] | None = None

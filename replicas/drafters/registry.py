@@ -9,6 +9,8 @@ from replicas.devices.device_backend import DeviceBackend
 from replicas.drafters.drafter import Drafter
 from replicas.drafters.eagle3 import Eagle3Drafter
 from replicas.drafters.eagle3_head import Eagle3Head
+from replicas.drafters.mtp import MtpDrafter
+from replicas.drafters.mtp_head import MtpHead
 from replicas.drafters.ngram import NgramDrafter
 from replicas.drafters.small_model import SmallModelDrafter, check_vocabulary
 from replicas.kv_cache.paged_cache import PagedCache
@@ -29,9 +31,8 @@ class DrafterContext:
 
     @property
     def folder(self) -> Path:
-        """Of the drafter's own checkpoint. Raises CheckpointError if it cannot be found."""
-        assert self.speculative.model is not None, "SpeculativeConfig asks for one"
-        return resolve_model(self.speculative.model)
+        """Of the drafter's checkpoint: the target's own where none is named. Raises CheckpointError if it is absent."""
+        return resolve_model(self.speculative.model or self.engine.model)
 
     def cache(self, config: ModelConfig, num_layers: int) -> PagedCache:
         """KV of a drafter's layers shaped as `config`, in the target's block ids."""
@@ -61,6 +62,13 @@ def build_draft_model(context: DrafterContext) -> Drafter:
     return SmallModelDrafter(model, context.cache(config, config.num_layers), context.target.config.vocab_size)
 
 
+def build_mtp(context: DrafterContext) -> Drafter:
+    """The MTP layer of `speculative_config.model`, or of the target's own checkpoint; its KV in the target's blocks."""
+    target = context.target
+    head = MtpHead(context.folder, target, context.backend)
+    return MtpDrafter(head, target.rotary, context.cache(target.config, num_layers=1))
+
+
 def build_ngram(context: DrafterContext) -> Drafter:
     """Prompt lookup, its tokens in the target's blocks."""
     shortest, longest = context.speculative.lookup_range
@@ -71,5 +79,6 @@ def build_ngram(context: DrafterContext) -> Drafter:
 DRAFTERS: dict[str, Callable[[DrafterContext], Drafter]] = {
     "draft_model": build_draft_model,
     "eagle3": build_eagle3,
+    "mtp": build_mtp,
     "ngram": build_ngram,
 }

@@ -45,7 +45,7 @@ class SmallModelDrafter:
     def _forward(self, tokens: Tensor, positions: Tensor, inputs: ProposeInput) -> Tensor:
         """Normed states [rows, hidden] of `tokens` [batch, tokens], whose KV is written."""
         model, cache = self._model, self._cache
-        attention = model.rotary.attention_inputs(positions, inputs.block_tables, cache.block_size, inputs.view)
+        attention = model.rotary.attention_inputs(positions, inputs.block_tables, cache, inputs.view)
         # Padding has token -1, which embeds as token 0 into the null block.
         return model.forward(tokens.clamp(min=0), attention, cache)[0]
 

@@ -7,6 +7,7 @@ from transformers import LlamaForCausalLM
 
 from replicas.config import SpeculativeConfig
 from tests.reference.hand_built_engine import TinyTarget
+from tests.reference.mtp import NaiveMtp
 from tests.reference.tiny_checkpoints import write_head, write_target
 
 
@@ -47,11 +48,22 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaFo
 
 
 @pytest.fixture(scope="session")
-def speculative(tiny_head: Path, small_model: tuple[Path, LlamaForCausalLM]) -> dict[str, SpeculativeConfig]:
+def tiny_mtp(tmp_path_factory: pytest.TempPathFactory, tiny_reference: LlamaForCausalLM) -> Path:
+    """A random MTP layer for it."""
+    folder = tmp_path_factory.mktemp("tiny_mtp")
+    NaiveMtp(tiny_reference).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def speculative(
+    tiny_head: Path, small_model: tuple[Path, LlamaForCausalLM], tiny_mtp: Path
+) -> dict[str, SpeculativeConfig]:
     """Every drafter of the registry, for it, by method."""
     configs = [
         SpeculativeConfig(method="draft_model", model=str(small_model[0])),
         SpeculativeConfig(method="eagle3", model=str(tiny_head)),
+        SpeculativeConfig(method="mtp", model=str(tiny_mtp)),
         SpeculativeConfig(method="ngram", prompt_lookup_min=1, prompt_lookup_max=3),
     ]
     return {config.method: config for config in configs}

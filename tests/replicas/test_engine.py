@@ -26,8 +26,7 @@ Speculative = dict[str, SpeculativeConfig]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
 LONGEST = 48
 PROMPTS = tuple(
-    tuple(random.Random(length).randrange(END) for _ in range(length))
-    for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 34, 47, 60)
+    tuple(random.Random(length).choices(range(END), k=length)) for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 34, 47, 60)
 )
 
 

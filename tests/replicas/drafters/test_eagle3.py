@@ -18,8 +18,7 @@ from tests.reference.proposals import assert_right_whatever_was_accepted
 from tests.reference.tiny_checkpoints import VOCAB, head_config, head_tensors, write_head
 
 PROMPTS = {
-    f"of {length}": tuple(random.Random(length).randrange(VOCAB - 1) for _ in range(length))
-    for length in (1, 2, 5, 9, 17, 30)
+    f"of {length}": tuple(random.Random(length).choices(range(VOCAB - 1), k=length)) for length in (1, 2, 5, 9, 17, 30)
 }
 NEW_TOKENS = 24
 

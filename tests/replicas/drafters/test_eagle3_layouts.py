@@ -25,9 +25,7 @@ from tests.reference.tiny_checkpoints import (
     write_target,
 )
 
-PROMPTS = {
-    f"of {length}": tuple(random.Random(length).randrange(VOCAB - 1) for _ in range(length)) for length in (1, 6, 19)
-}
+PROMPTS = {f"of {length}": tuple(random.Random(length).choices(range(VOCAB - 1), k=length)) for length in (1, 6, 19)}
 Head = tuple[Mapping[str, Any], Mapping[str, Tensor]]
 
 

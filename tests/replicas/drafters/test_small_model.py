@@ -15,7 +15,7 @@ from tests.reference.sentences import checkpoint_error
 from tests.reference.tiny_checkpoints import END, VOCAB, write_target
 
 Small = tuple[Path, LlamaForCausalLM]
-PROMPTS = {str(n): tuple(random.Random(n).randrange(END) for _ in range(n)) for n in (1, 2, 5, 9, 17, 30)}
+PROMPTS = {str(n): tuple(random.Random(n).choices(range(END), k=n)) for n in (1, 2, 5, 9, 17, 30)}
 
 
 def config_of(small: Small) -> SpeculativeConfig:
