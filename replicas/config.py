@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_SPECULATIVE_TOKENS = 16
+MAX_LOOKUP_TOKENS = 16
 
 
 class SpeculativeConfig(BaseModel):
@@ -12,14 +13,20 @@ class SpeculativeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: Literal["eagle3"]
-    model: Annotated[str, Field(min_length=1)]
-    """Folder or hub id of the drafter's checkpoint."""
+    method: Literal["draft_model", "eagle3", "mtp", "ngram"]
+    """A key of replicas.drafters.registry.DRAFTERS."""
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """Folder or hub id of the drafter's checkpoint, for methods that have one; mtp without: the target's own."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_SPECULATIVE_TOKENS)] = 3
     """K, the number of draft tokens a step; the largest, where a policy chooses."""
     allowed_num_speculative_tokens: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     """Every K that a step may run, besides 0; None: all up to num_speculative_tokens. A device that compiles has
     programs for these alone, and a policy that wants another is refused."""
+
+    prompt_lookup_min: Annotated[int, Field(ge=1, le=MAX_LOOKUP_TOKENS)] | None = None
+    """Shortest end of the text that ngram looks for earlier in it; None: as prompt_lookup_max, or 2 without either."""
+    prompt_lookup_max: Annotated[int, Field(ge=1, le=MAX_LOOKUP_TOKENS)] | None = None
+    """Longest one, which is tried first; None: as prompt_lookup_min, or 4 without either."""
 
     @model_validator(mode="after")
     def _largest_k_is_allowed(self) -> "SpeculativeConfig":
@@ -36,6 +43,28 @@ class SpeculativeConfig(BaseModel):
         """Every K that a step may run, ascending, 0 among them."""
         allowed = self.allowed_num_speculative_tokens
         return tuple(range(self.num_speculative_tokens + 1) if allowed is None else sorted({0, *allowed}))
+
+    @model_validator(mode="after")
+    def _fields_fit_the_method(self) -> "SpeculativeConfig":
+        lookup = (self.prompt_lookup_min, self.prompt_lookup_max)
+        if self.method != "ngram" and lookup != (None, None):
+            raise ValueError(f"prompt_lookup_min and prompt_lookup_max are for method ngram, not {self.method}")
+        if self.method == "ngram" and self.model is not None:
+            raise ValueError(f"method ngram has no model, but model is {self.model!r}")
+        if self.method in ("draft_model", "eagle3") and self.model is None:
+            raise ValueError(f"method {self.method} needs a model: a folder or hub id of the drafter's checkpoint")
+        shortest, longest = self.lookup_range
+        if shortest > longest:
+            raise ValueError(f"prompt_lookup_min is {shortest}, above prompt_lookup_max {longest}")
+        return self
+
+    @property
+    def lookup_range(self) -> tuple[int, int]:
+        """(shortest, longest) n-gram; one that is not given is the other."""
+        shortest, longest = self.prompt_lookup_min, self.prompt_lookup_max
+        if shortest is None and longest is None:
+            return 2, 4
+        return shortest or longest or 0, longest or shortest or 0
 
 
 class EngineConfig(BaseModel):

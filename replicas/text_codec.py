@@ -53,6 +53,11 @@ class TextCodec:
         """Tokens that exist, added ones included; the model's embedding may be padded beyond."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The id of each token, added ones included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt; special tokens in it are taken as such."""
         return self._backend.encode(text).ids

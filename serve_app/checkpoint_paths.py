@@ -35,8 +35,8 @@ def resolve_checkpoint(reference: str, folders: Sequence[Path] | None = None) ->
 
 
 def with_local_checkpoints(config: EngineConfig) -> EngineConfig:
-    """`config` with its target and its drafter as `resolve_checkpoint` finds them on this node. Raises ConfigError."""
+    """`config` with the models of target and drafter as `resolve_checkpoint` finds them here. Raises ConfigError."""
     speculative = config.speculative_config
-    if speculative is not None:
+    if speculative is not None and speculative.model is not None:
         speculative = speculative.model_copy(update={"model": resolve_checkpoint(speculative.model)})
     return config.model_copy(update={"model": resolve_checkpoint(config.model), "speculative_config": speculative})

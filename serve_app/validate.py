@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(path)
         for model in settings.models:
             resolve_checkpoint(model.model)
-            if model.speculative_config is not None:
+            if model.speculative_config is not None and model.speculative_config.model is not None:
                 resolve_checkpoint(model.speculative_config.model)
     except ConfigError as error:
         print(f"{path} is wrong:\n{error}", file=sys.stderr)

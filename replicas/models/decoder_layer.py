@@ -35,6 +35,8 @@ class LayerWeights:
     config: ModelConfig
     hidden: PaddedSize
     prefix: str
+    norm_offset: float = 0.0
+    """Added to the weights of norms, for checkpoints that store them less 1 (Qwen3-Next)."""
 
     def layer(self, qkv: Linear, output_bias: bool) -> DecoderLayer:
         """The layer around `qkv`."""
@@ -64,4 +66,9 @@ class LayerWeights:
 
     def norm(self, name: str, size: PaddedSize) -> Tensor:
         """Weight of an RMS norm over `size`; its epsilon must be `size.epsilon(...)`."""
-        return self.backend.place(size.norm_weight(self.checkpoint.tensor(f"{self.prefix}{name}.weight", size)))
+        return self.backend.place(size.norm_weight(self.norm_weight(name, size)))
+
+    def norm_weight(self, name: str, size: int | PaddedSize) -> Tensor:
+        """The same, neither scaled nor placed."""
+        weight = self.checkpoint.tensor(f"{self.prefix}{name}.weight", size)
+        return weight + self.norm_offset if self.norm_offset else weight

@@ -58,14 +58,20 @@ class LlamaModel:
         for index, layer in enumerate(self._layers):
             if index in self._tapped_layers:
                 taps[index] = hidden
-            normed = rms_norm(hidden, layer.input_norm, self._epsilon)
-            heads = layer.qkv(normed).view(hidden.shape[0], -1, self.config.head_dim)
-            hidden = hidden + layer.output(paged_attention(rotate(heads, attention), index, cache, attention))
-            normed = rms_norm(hidden, layer.post_attention_norm, self._epsilon)
-            hidden = hidden + gated_mlp(normed, layer)
+            hidden = self.run_layer(layer, index, hidden, attention, cache)
         taps[len(self._layers)] = hidden
         tapped = torch.cat([taps[index] for index in self._tapped_layers], -1) if self._tapped_layers else None
         return rms_norm(hidden, self._norm, self._epsilon), tapped
+
+    def run_layer(
+        self, layer: DecoderLayer, index: int, hidden: Tensor, attention: AttentionInputs, cache: PagedCache
+    ) -> Tensor:
+        """States [rows, hidden] after `layer`, whose KV is layer `index` of `cache`, of the `hidden` that enter it."""
+        normed = rms_norm(hidden, layer.input_norm, self._epsilon)
+        heads = layer.qkv(normed).view(hidden.shape[0], -1, self.config.head_dim)
+        hidden = hidden + layer.output(paged_attention(rotate(heads, attention), index, cache, attention))
+        normed = rms_norm(hidden, layer.post_attention_norm, self._epsilon)
+        return hidden + gated_mlp(normed, layer)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary scores [rows, vocab] of normed hidden states [rows, hidden]."""

@@ -14,12 +14,9 @@ class Qwen3Model(LlamaModel):
 
     def load_qkv(self, weights: LayerWeights) -> Linear:
         """The product, then RMSNorm over each head of queries and keys; values stay."""
-        config, checkpoint = self.config, weights.checkpoint
+        config = self.config
         project = super().load_qkv(weights)
-        query, key = (
-            checkpoint.tensor(f"{weights.prefix}self_attn.{name}.weight", config.head_dim)
-            for name in ("q_norm", "k_norm")
-        )
+        query, key = (weights.norm_weight(f"self_attn.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
         scale = weights.backend.place(
             torch.cat([query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)])
         )

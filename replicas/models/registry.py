@@ -10,6 +10,7 @@ from replicas.devices.device_backend import DeviceBackend
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.checkpoint import Checkpoint
+from replicas.models.decoder_layer import DecoderLayer, LayerWeights
 from replicas.models.layers import AttentionInputs, RotaryEmbedding
 from replicas.models.llama import LlamaModel
 from replicas.models.model_config import ModelConfig, model_config
@@ -31,6 +32,16 @@ class TargetModel(Protocol):
 
     def forward(self, token_ids: Tensor, attention: AttentionInputs, cache: PagedCache) -> tuple[Tensor, Tensor | None]:
         """Token ids [batch, tokens] -> normed states [rows, hidden], tapped states [rows, taps * hidden]."""
+        ...
+
+    def load_layer(self, weights: LayerWeights) -> DecoderLayer:
+        """One more layer of this architecture, as an MTP layer is."""
+        ...
+
+    def run_layer(
+        self, layer: DecoderLayer, index: int, hidden: Tensor, attention: AttentionInputs, cache: PagedCache
+    ) -> Tensor:
+        """States [rows, hidden] after `layer`, whose KV is layer `index` of `cache`, of the `hidden` that enter it."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Executes step plans: pack, run the program, read the tokens. Holds device tensors and no scheduling state."""
 
 import time
+from itertools import takewhile
 
 import torch
 
@@ -98,4 +99,6 @@ class ModelRunner:
 def _result(part: SequencePlan, emitted: list[int], drafts: list[int]) -> SequenceResult:
     if part.next_prompt_token is not None:
         return SequenceResult((), ())
-    return SequenceResult(tuple(token for token in emitted if token >= 0), tuple(drafts))
+    return SequenceResult(
+        tuple(token for token in emitted if token >= 0), tuple(takewhile(lambda token: token >= 0, drafts))
+    )

@@ -40,7 +40,7 @@ class ProgramKey:
     batch: int
     """Sequences, padding among them."""
     tokens: int
-    """Of each sequence: those of a prompt's chunk, or 1 + K."""
+    """Of each sequence: those of a prompt's chunk, or 1 + K; 1 where nobody has drafts to verify."""
     num_speculative_tokens: int
     """K: how many tokens are drafted for the next step."""
     context_blocks: int
@@ -75,7 +75,7 @@ class ProgramSet:
         return ProgramKey(
             is_prefill=batch.is_prefill,
             batch=rows,
-            tokens=buckets.chunk(len(parts[0].token_ids)) if batch.is_prefill else 1 + k,
+            tokens=buckets.chunk(len(parts[0].token_ids)) if batch.is_prefill else self._verified(parts, k),
             num_speculative_tokens=k,
             context_blocks=blocks,
             variant=variant.merged if self.merges_variants else variant,
@@ -88,7 +88,8 @@ class ProgramSet:
             self.buckets.batch_sizes, self.buckets.speculative_tokens, self.buckets.context_blocks
         ):
             for variant, is_in_place in product(self._variants(is_prefill=False), self._places(batch, blocks)):
-                yield ProgramKey(False, batch, 1 + k, k, blocks, variant, is_in_place)
+                for tokens in sorted({1 + k} if self.merges_variants else {1, 1 + k}):
+                    yield ProgramKey(False, batch, tokens, k, blocks, variant, is_in_place)
         for (tokens, blocks), k in product(self.buckets.chunks_in_context(), self.buckets.speculative_tokens):
             for variant, is_in_place in product(self._variants(is_prefill=True), self._places(1, blocks)):
                 yield ProgramKey(True, 1, tokens, k, blocks, variant, is_in_place)
@@ -109,6 +110,10 @@ class ProgramSet:
         for size in buckets.batch_sizes:
             keys += [ProgramKey(False, size, 1 + k, k, shortest, Variant(), at) for at in self._places(size, shortest)]
         return keys
+
+    def _verified(self, parts: tuple[SequencePlan, ...], k: int) -> int:
+        """Tokens of each sequence. Where a program has its price, steps without drafts run that of steps with them."""
+        return 1 + k if self.merges_variants or any(part.num_drafts for part in parts) else 1
 
     def _fits_in_place(self, table: tuple[int, ...], blocks: int) -> bool:
         """True if `table` is a row, and the padded context after it stays in the cache."""

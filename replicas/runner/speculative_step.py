@@ -22,7 +22,7 @@ class StepOutputs:
     emitted: Tensor
     """[batch, choices] int32: accepted drafts, then the recovered or bonus token, then -1."""
     draft_ids: Tensor
-    """[batch, K] int32: drafts for the next step."""
+    """[batch, K] int32: drafts for the next step; -1 where there is none."""
     logprobs: LogprobOutputs | None
     """Of every choice, rows [batch * choices], if a sequence of the batch asked."""
     prompt_logprobs: LogprobOutputs | None
@@ -52,13 +52,16 @@ def speculative_step(
 
     # Reject: drafts count up to the first one that the target did not choose.
     emitted, accepted = reject(inputs.draft_ids, inputs.num_drafts, chosen)
-    if drafter is None or tapped is None:
+    if drafter is None:
         return StepOutputs(emitted, emitted[:, :0], choice_logprobs, prompt_logprobs)
 
     # Propose: the drafter learns the states of what was accepted, and drafts on from there.
     next_tokens = torch.where(inputs.next_prompt_ids >= 0, inputs.next_prompt_ids, emitted)
     positions = torch.where(next_tokens >= 0, inputs.positions, -1)
     last_row = inputs.choice_rows[:, 0] + accepted
-    propose_input = ProposeInput(tapped, next_tokens, positions, last_row, inputs.block_tables, inputs.view)
-    draft_ids = drafter.propose(propose_input, num_speculative_tokens)
+    taps = hidden[:, :0] if tapped is None else tapped
+    tokens_and_states = ProposeInput(
+        taps, hidden, inputs.token_ids, next_tokens, positions, last_row, inputs.block_tables, inputs.view
+    )
+    draft_ids = drafter.propose(tokens_and_states, num_speculative_tokens)
     return StepOutputs(emitted, draft_ids, choice_logprobs, prompt_logprobs)

@@ -1,1 +1,1 @@
-"""Making an EAGLE3 head: self-written data, training-time test, evaluation."""
+"""Making drafters: self-written data, EAGLE3 heads by training-time test, small models and MTP layers by distilling."""

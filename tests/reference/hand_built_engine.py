@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 
-from replicas.config import EngineConfig
+from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.devices.cpu import CpuBackend
 from replicas.drafters.drafter import Drafter
-from replicas.drafters.eagle3 import Eagle3Drafter
-from replicas.drafters.eagle3_head import Eagle3Head
+from replicas.drafters.registry import DRAFTERS, DrafterContext
 from replicas.engine import Engine
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
@@ -94,30 +93,39 @@ class TinyTarget:
         }
         return EngineConfig.model_validate(fields | changes)
 
+    def _num_blocks(self, config: EngineConfig) -> int:
+        return config.num_blocks or 1 + config.max_num_seqs * -(-config.max_model_len // config.block_size)
+
+    def drafter(self, config: EngineConfig, speculative: SpeculativeConfig) -> Drafter:
+        """A drafter as an engine of `config` would have it."""
+        with torch.inference_mode():
+            context = DrafterContext(config, speculative, self.model, self.backend, self._num_blocks(config))
+            return DRAFTERS[speculative.method](context)
+
     def bench(
         self,
         config: EngineConfig,
         k_policy: KPolicy,
         drafter: Drafter | None = None,
         head: Path | None = None,
+        speculative: SpeculativeConfig | None = None,
         ks: Sequence[int] = range(9),
         buckets: ShapeBuckets | None = None,
     ) -> Bench:
-        """An engine that drafts with `drafter`, or with the EAGLE3 head in `head`, or not at all.
+        """An engine that drafts with `drafter`, or with the EAGLE3 head in `head`, or as `speculative` says, or not.
 
         A step may run any of `ks`; `buckets` replaces the shapes that an engine builds for itself.
         """
         torch.set_num_threads(1)
-        num_blocks = config.num_blocks or 1 + config.max_num_seqs * -(-config.max_model_len // config.block_size)
-
-        def cache(layers: int, kv_heads: int, head_dim: int) -> PagedCache:
-            return PagedCache(layers, num_blocks, config.block_size, kv_heads, head_dim)
-
+        num_blocks = self._num_blocks(config)
+        if head is not None:
+            speculative = SpeculativeConfig(method="eagle3", model=str(head))
         with torch.inference_mode():
-            target_cache = cache(self.shape.num_layers, self.shape.num_kv_heads, self.shape.head_dim)
-            if head is not None:
-                loaded = Eagle3Head(head, self.shape, self.model.embedding, self.backend, config.max_model_len)
-                drafter = Eagle3Drafter(loaded, cache(1, loaded.config.num_kv_heads, loaded.config.head_dim))
+            shape = self.shape
+            sizes = (shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
+            target_cache = PagedCache(*sizes)
+            if speculative is not None:
+                drafter = self.drafter(config, speculative)
         if drafter is not None:
             self.model.tap(drafter.tapped_layers)
         ks = tuple(ks) if drafter else (0,)

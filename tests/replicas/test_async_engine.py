@@ -16,7 +16,7 @@ from tests.reference.hand_built_engine import Answer, Bench, TinyTarget, generat
 from tests.reference.k_policies import FixedK
 from tests.reference.tiny_checkpoints import END
 
-PROMPTS = [tuple(random.Random(length).randrange(END) for _ in range(length)) for length in (4, 9, 20)]
+PROMPTS = [tuple(random.Random(length).choices(range(END), k=length)) for length in (4, 9, 20)]
 
 
 @contextmanager

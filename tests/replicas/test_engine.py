@@ -5,13 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
-from replicas.drafters.drafter import Drafter
+from replicas.config import SpeculativeConfig
+from replicas.drafters.registry import DRAFTERS
 from replicas.errors import RequestError
 from replicas.request import GenerationRequest, SamplingParams
 from tests.reference.decoding import greedy
@@ -20,11 +22,11 @@ from tests.reference.k_policies import FixedK, RandomK
 from tests.reference.scripted_drafter import ScriptedDrafter, continuation
 from tests.reference.tiny_checkpoints import END, VOCAB
 
+Speculative = dict[str, SpeculativeConfig]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
 LONGEST = 48
 PROMPTS = tuple(
-    tuple(random.Random(length).randrange(END) for _ in range(length))
-    for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 34, 47, 60)
+    tuple(random.Random(length).choices(range(END), k=length)) for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 34, 47, 60)
 )
 
 
@@ -44,11 +46,17 @@ def scripted(expected: Greedy, hit_rate: float, seed: int = 0, block_size: int =
     return ScriptedDrafter(continuation(known, VOCAB, hit_rate, seed), block_size=block_size)
 
 
+def test_every_method_of_the_config_has_a_drafter_and_is_tested_here(speculative: Speculative) -> None:
+    methods = SpeculativeConfig.model_fields["method"].annotation
+    assert set(get_args(methods)) == DRAFTERS.keys() == speculative.keys()
+
+
+@pytest.mark.parametrize("method", DRAFTERS)
 @pytest.mark.parametrize("k", range(9))
 def test_greedy_output_is_the_same_for_every_k(
-    k: int, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy
+    k: int, method: str, tiny_target: TinyTarget, speculative: Speculative, expected: Greedy
 ) -> None:
-    bench = tiny_target.bench(tiny_target.config(), FixedK(k), head=tiny_head)
+    bench = tiny_target.bench(tiny_target.config(), FixedK(k), speculative=speculative[method])
     answers = generate(bench.engine, [greedy_request(str(i), prompt, 30) for i, prompt in enumerate(PROMPTS)])
     for index, prompt in enumerate(PROMPTS):
         assert answers[str(index)].token_ids == expected(prompt, 30)
@@ -105,33 +113,33 @@ def test_acceptance_counts_what_the_steps_show(tiny_target: TinyTarget, expected
         assert 0 < acceptance.accepted < acceptance.drafted
 
 
-@pytest.mark.parametrize("size", [1, 3, 8])
-@pytest.mark.parametrize("k", [0, 3])
+@pytest.mark.parametrize("method", DRAFTERS)
+@pytest.mark.parametrize(("size", "k"), [(1, 3), (3, 3), (8, 3), (8, 0)])
 def test_a_batch_gives_the_same_as_one_at_a_time(
-    size: int, k: int, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy
+    size: int, k: int, method: str, tiny_target: TinyTarget, speculative: Speculative, expected: Greedy
 ) -> None:
     chosen = PROMPTS[2 : 2 + size]
     requests = [greedy_request(str(i), prompt, 8 + 3 * i) for i, prompt in enumerate(chosen)]
-    together = generate(tiny_target.bench(tiny_target.config(), FixedK(k), head=tiny_head).engine, requests)
-    alone = tiny_target.bench(tiny_target.config(), FixedK(k), head=tiny_head)
+    drafting = speculative[method]
+    together = generate(tiny_target.bench(tiny_target.config(), FixedK(k), speculative=drafting).engine, requests)
+    alone = tiny_target.bench(tiny_target.config(), FixedK(k), speculative=drafting)
     for index, request in enumerate(requests):
         answer = generate(alone.engine, [request])[request.request_id]
         assert together[request.request_id].token_ids == answer.token_ids == expected(chosen[index], 8 + 3 * index)
         assert together[request.request_id].text == answer.text != ""
 
 
-def drafters(tiny_head: Path, expected: Greedy, kind: str, seed: int, block_size: int) -> dict[str, Drafter | Path]:
-    rates = {"right": 1.0, "wrong": 0.0, "mixed": 0.7}
-    return {"head": tiny_head} if kind == "eagle3" else {"drafter": scripted(expected, rates[kind], seed, block_size)}
+RATES = {"right": 1.0, "wrong": 0.0, "mixed": 0.7}
+"""Of right drafts, of a scripted drafter."""
 
 
-@settings(derandomize=True, max_examples=70, deadline=None)
+@settings(derandomize=True, max_examples=80, deadline=None)
 @given(data=st.data())
 def test_any_schedule_gives_the_target_s_own_tokens(
-    data: st.DataObject, tiny_target: TinyTarget, tiny_head: Path, expected: Greedy
+    data: st.DataObject, tiny_target: TinyTarget, speculative: Speculative, expected: Greedy
 ) -> None:
     """K at random each step, arrivals, chunks, prefix cache, tiny pools with preemption, and aborts."""
-    kind = data.draw(st.sampled_from(["eagle3", "right", "wrong", "mixed"]), "drafter")
+    kind = data.draw(st.sampled_from([*DRAFTERS, *RATES]), "drafter")
     seed = data.draw(st.integers(0, 999), "seed")
     block_size = data.draw(st.sampled_from([2, 4, 16]), "block_size")
     needed = -(-112 // block_size)
@@ -143,11 +151,8 @@ def test_any_schedule_gives_the_target_s_own_tokens(
         num_blocks=1 + needed + data.draw(st.integers(0, 3 * needed), "spare blocks"),
         enable_prefix_caching=data.draw(st.booleans(), "enable_prefix_caching"),
     )
-    bench = tiny_target.bench(
-        config,
-        RandomK(seed, 8),
-        **drafters(tiny_head, expected, kind, seed, block_size),  # pyright: ignore[reportArgumentType]
-    )
+    dictated = scripted(expected, RATES[kind], seed, block_size) if kind in RATES else None
+    bench = tiny_target.bench(config, RandomK(seed, 8), dictated, speculative=speculative.get(kind))
     chance = random.Random(seed)
     answers: dict[str, Answer] = {}
     requests: dict[str, tuple[list[int], list[int]]] = {}
@@ -193,7 +198,8 @@ def test_any_schedule_gives_the_target_s_own_tokens(
     assert stats.free_blocks == stats.total_blocks
     assert stats.running == stats.waiting == 0
     assert stats.prefix_cache_hits <= stats.prefix_cache_queries
-    assert (stats.prefix_cache_queries > 0) == config.enable_prefix_caching
+    # Without a step everybody was aborted while waiting.
+    assert (stats.prefix_cache_queries > 0) == (config.enable_prefix_caching and stats.steps > 0)
     assert stats.generated_tokens == sum(len(answer.token_ids) for answer in answers.values())
 
 
@@ -279,7 +285,7 @@ def sampled(request_id: str, prompt: tuple[int, ...], seed: int | None, **sampli
 
 @pytest.mark.parametrize("sampling", [{}, {"top_k": 20}, {"top_p": 0.8, "temperature": 1.3}, {"min_p": 0.1}])
 def test_the_same_seed_gives_the_same_text_for_every_k(
-    sampling: dict[str, object], tiny_target: TinyTarget, tiny_head: Path
+    sampling: dict[str, object], tiny_target: TinyTarget, speculative: Speculative
 ) -> None:
     requests = [sampled(str(seed), PROMPTS[3], seed, **sampling) for seed in range(6)]
     plain = generate(tiny_target.bench(tiny_target.config(), FixedK(0)).engine, requests)
@@ -287,8 +293,10 @@ def test_the_same_seed_gives_the_same_text_for_every_k(
     assert len(texts) == 6, "seeds differ"
     known = [(*PROMPTS[3], *tokens) for tokens in texts]
     for k in (1, 3, 8):
-        for drafting in ({"head": tiny_head}, {"drafter": ScriptedDrafter(continuation(known, VOCAB, 0.7))}):
-            bench = tiny_target.bench(tiny_target.config(), RandomK(k, k) if k == 8 else FixedK(k), **drafting)  # pyright: ignore[reportArgumentType]
+        dictated = ScriptedDrafter(continuation(known, VOCAB, 0.7))
+        for drafter, method in [(dictated, None), *((None, speculative[method]) for method in DRAFTERS)]:
+            policy = RandomK(k, k) if k == 8 else FixedK(k)
+            bench = tiny_target.bench(tiny_target.config(), policy, drafter, speculative=method)
             answers = generate(bench.engine, requests)
             assert {key: a.token_ids for key, a in answers.items()} == {key: a.token_ids for key, a in plain.items()}
 

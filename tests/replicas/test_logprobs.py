@@ -19,7 +19,7 @@ from tests.reference.tiny_checkpoints import END, VOCAB
 COUNT = 20
 TOLERANCE = 1e-4
 """Of float32 logits of about 10, summed in another order by transformers or in a batch of another shape."""
-PROMPTS = tuple(tuple(random.Random(length).randrange(END) for _ in range(length)) for length in (1, 4, 11, 25, 40))
+PROMPTS = tuple(tuple(random.Random(length).choices(range(END), k=length)) for length in (1, 4, 11, 25, 40))
 SAMPLING: dict[str, SamplingParams] = {
     "greedy": SamplingParams(temperature=0.0, logprobs=5),
     "chosen only": SamplingParams(temperature=0.0, logprobs=0),

@@ -39,7 +39,7 @@ def test_a_model_is_its_engine_and_its_deployment() -> None:
         (
             args(speculative_config=SPECULATIVE | {"num_spec_tokens": 3}),
             "models[0].speculative_config.num_spec_tokens: unknown key; allowed: method, model, "
-            "num_speculative_tokens, allowed_num_speculative_tokens",
+            "num_speculative_tokens, allowed_num_speculative_tokens, prompt_lookup_min, prompt_lookup_max",
         ),
         (args(max_num_seqs=0), "models[0].max_num_seqs: got 0; it should be greater than or equal to 1"),
         (args(dtype="int4"), "models[0].dtype: got 'int4'; it should be 'float16' or 'float32'"),

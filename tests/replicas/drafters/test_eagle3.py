@@ -9,20 +9,16 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
-from replicas.drafters.eagle3 import Eagle3Drafter
-from replicas.drafters.eagle3_head import Eagle3Head
-from replicas.kv_cache.paged_cache import PagedCache
+from replicas.config import SpeculativeConfig
 from tests.reference.decoding import greedy
 from tests.reference.eagle3 import Expected
 from tests.reference.hand_built_engine import Answer, TinyTarget, generate, greedy_request, run_steps
-from tests.reference.k_policies import FixedK, RandomK
-from tests.reference.overruled_drafter import Overruled
-from tests.reference.scripted_drafter import ScriptedDrafter, continuation
+from tests.reference.k_policies import FixedK
+from tests.reference.proposals import assert_right_whatever_was_accepted
 from tests.reference.tiny_checkpoints import VOCAB, head_config, head_tensors, write_head
 
 PROMPTS = {
-    f"of {length}": tuple(random.Random(length).randrange(VOCAB - 1) for _ in range(length))
-    for length in (1, 2, 5, 9, 17, 30)
+    f"of {length}": tuple(random.Random(length).choices(range(VOCAB - 1), k=length)) for length in (1, 2, 5, 9, 17, 30)
 }
 NEW_TOKENS = 24
 
@@ -77,38 +73,10 @@ def test_drafts_use_the_heads_own_embedding_if_it_has_one(
 def test_drafts_stay_right_whatever_was_accepted_before(
     seed: int, tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM, tiny_head: Path
 ) -> None:
-    """K changes at every step (often 0), and about two thirds of the verified drafts are right."""
     expected = Expected(tiny_reference, head_tensors(head_config()), head_config())
-    whole = {key: (*prompt, *greedy(tiny_reference, prompt, NEW_TOKENS + 9)) for key, prompt in PROMPTS.items()}
-    config = tiny_target.config(max_num_batched_tokens=16 if seed % 2 else 64)
-    head = Eagle3Head(
-        tiny_head, tiny_target.shape, tiny_target.model.embedding, tiny_target.backend, config.max_model_len
-    )
-    inner = Eagle3Drafter(
-        head, PagedCache(1, 1 + 8 * 32, config.block_size, head.config.num_kv_heads, head.config.head_dim)
-    )
-    drafter = Overruled(inner, ScriptedDrafter(continuation(whole.values(), VOCAB, hit_rate=0.65, seed=seed)))
-    bench = tiny_target.bench(config, RandomK(seed, 5), drafter)
-    answers = generate(bench.engine, [greedy_request(key, prompt, NEW_TOKENS) for key, prompt in PROMPTS.items()])
-    owners: dict[tuple[int, int], str] = {}
-    for plan, result in bench.runner.steps:
-        for part in (part for batch in plan.batches for part in batch.sequences):
-            news = result.sequences[part.request_id].token_ids
-            owners[part.block_table[0], part.start + len(part.token_ids) - part.num_drafts + len(news)] = (
-                part.request_id
-            )
-    compared = 0
-    for first_block, length, drafts in drafter.kept:
-        if drafts and (first_block, length) in owners:
-            key = owners[first_block, length]
-            assert drafts == expected.drafts(whole[key][:length], len(drafts)), f"{key} after {length} tokens"
-            compared += 1
-    assert compared > 40
-    accepted = [answer.last.acceptance for answer in answers.values()]
-    assert 0 < sum(a.accepted for a in accepted) < sum(a.drafted for a in accepted)
-    assert {key: tuple(answer.token_ids) for key, answer in answers.items()} == {
-        key: tokens[len(PROMPTS[key]) :][:NEW_TOKENS] for key, tokens in whole.items()
-    }
+    answers = {key: greedy(tiny_reference, prompt, NEW_TOKENS + 9) for key, prompt in PROMPTS.items()}
+    inner = tiny_target.drafter(tiny_target.config(), SpeculativeConfig(method="eagle3", model=str(tiny_head)))
+    assert_right_whatever_was_accepted(tiny_target, inner, PROMPTS, answers, expected.drafts, seed)
 
 
 def test_after_steps_without_drafts_the_head_has_missed_nothing(tiny_target: TinyTarget, tiny_head: Path) -> None:

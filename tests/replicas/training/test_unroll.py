@@ -86,6 +86,8 @@ def test_inference_drafts_with_the_exported_checkpoint_what_was_trained(tmp_path
     taps, tokens = conversation.states[:6, : 3 * tiny.HIDDEN], conversation.tokens[1:7]
     inputs = ProposeInput(
         hidden_states=taps.float(),
+        final_states=conversation.states[:6, 3 * tiny.HIDDEN :].float(),
+        token_ids=conversation.tokens[None, :6].int(),
         next_token_ids=tokens[None].int(),
         positions=torch.arange(6, dtype=torch.int32)[None],
         last_row=torch.tensor([5], dtype=torch.int32),

@@ -1,0 +1,49 @@
+"""Drafting with a multi-token prediction layer: refresh its KV from the target's last states, then K tokens."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from replicas.drafters.drafter import ProposeInput
+from replicas.drafters.mtp_head import MtpHead
+from replicas.kv_cache.paged_cache import PagedCache
+from replicas.models.layers import RotaryEmbedding
+
+
+class MtpDrafter:
+    """The layer reads the token after each position beside the state there; later drafts read its own states."""
+
+    method = "mtp"
+    tapped_layers: tuple[int, ...] = ()
+    max_positions: int | None = None
+
+    def __init__(self, head: MtpHead, rotary: RotaryEmbedding, cache: PagedCache) -> None:
+        self._head = head
+        self._rotary = rotary
+        self._cache = cache
+
+    def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
+        """See Drafter.propose. Drafts are greedy whatever the target's sampling."""
+        head, cache, tables, view = self._head, self._cache, inputs.block_tables, inputs.view
+        batch = tables.shape[0]
+        # Padding has token -1, which embeds as token 0 into the null block.
+        tokens = inputs.next_token_ids.clamp(min=0).flatten()
+        attention = self._rotary.attention_inputs(inputs.positions, tables, cache, view)
+        states = head.forward(tokens, inputs.final_states, attention, cache)
+        if num_speculative_tokens == 0:
+            return inputs.last_row.new_empty(batch, 0)
+        rows = torch.arange(batch, device=tables.device, dtype=torch.int32)
+        last = rows * inputs.positions.shape[1] + inputs.last_row
+        state, position = states[last], inputs.positions.flatten()[last]
+        drafts = [head.draft(state)]
+        while len(drafts) < num_speculative_tokens:
+            position = torch.where(position < 0, position, position + 1)
+            attention = self._rotary.attention_inputs(position[:, None], tables, cache, view)
+            state = head.forward(drafts[-1], state, attention, cache)
+            drafts.append(head.draft(state))
+        return torch.stack(drafts, 1)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """See Drafter.copy_blocks."""
+        self._cache.copy_blocks(copies)
