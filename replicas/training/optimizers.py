@@ -1,0 +1,23 @@
+"""The optimisers of a head: Muon for the layer's matrices, AdamW for the rest."""
+
+import torch
+
+from replicas.training.head_module import DraftHead
+from replicas.training.options import TrainOptions
+
+
+def build_optimizers(head: DraftHead, options: TrainOptions) -> list[torch.optim.Optimizer]:
+    """Muon (orthogonalised momentum) learns more from a batch than AdamW; a vocabulary's rows are not its case.
+
+    Its step is scaled to AdamW's root mean square, so that one learning rate serves both.
+    """
+    named = dict(head.named_parameters())
+    rows = named.pop("lm_head.weight")
+    matrices = [parameter for parameter in named.values() if parameter.dim() == 2]
+    vectors = [parameter for parameter in named.values() if parameter.dim() == 1]
+    decay = {"lr": options.learning_rate, "weight_decay": options.weight_decay}
+    groups = [{"params": [rows], "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return [
+        torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **decay),
+        torch.optim.AdamW(groups, lr=options.learning_rate, betas=(0.9, 0.95), fused=True),
+    ]
