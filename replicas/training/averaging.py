@@ -1,11 +1,20 @@
 """Several processes that train one head: each on its own batches, their weights averaged now and then (local SGD)."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from replicas.training.head_module import DraftHead
+
+
+class Group(Protocol):
+    """What is needed of a torch.distributed process group."""
+
+    def allreduce(self, tensors: list[Tensor], /) -> distributed.Work:
+        """Begin to sum each tensor over all processes, in place."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +23,7 @@ class Peers:
 
     rank: int
     processes: int
-    group: distributed.ProcessGroup | None
+    group: Group | None
 
     @torch.no_grad()
     def average(self, head: DraftHead, seconds: float) -> float:

@@ -15,9 +15,7 @@ def build_optimizers(head: DraftHead, options: TrainOptions) -> list[torch.optim
     rows = named.pop("lm_head.weight")
     matrices = [parameter for parameter in named.values() if parameter.dim() == 2]
     vectors = [parameter for parameter in named.values() if parameter.dim() == 1]
-    decay = {"lr": options.learning_rate, "weight_decay": options.weight_decay}
-    groups = [{"params": [rows], "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return [
-        torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **decay),
-        torch.optim.AdamW(groups, lr=options.learning_rate, betas=(0.9, 0.95), fused=True),
-    ]
+    rate, decay = options.learning_rate, options.weight_decay
+    groups = [{"params": [rows], "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+    muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+    return [muon, torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=True)]

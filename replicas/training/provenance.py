@@ -34,9 +34,9 @@ def provenance(trainer: Trainer, acceptance: Acceptance, finished: bool) -> dict
         "finished": finished,
         "training": {
             "seconds": round(progress.seconds),
-            "batches": progress.batches,
+            "batches_a_process": progress.batches,
             "whole_epochs": progress.epochs,
-            "draft_positions": progress.drafts,
+            "draft_positions_a_process": progress.drafts,
             "first_step_loss": [
                 [batches, round(loss, 3)] for batches, loss in progress.losses[:: len(progress.losses) // 30 + 1]
             ],

@@ -94,8 +94,10 @@ def test_a_conversation_is_a_user_turn_and_an_answer_most_of_them_greedy(target,
     assert 0.4 < greedy / len(answers) < 0.8
 
 
-OPTIONS = {"draft_vocab_size": 50, "batch_drafts": 32, "fit_rows": 300, "product_dtype": "float32", "threads": 1}
-OPTIONS |= {"average_every": 2, "hold_out_every": 5}
+OPTIONS = {
+    "draft_vocab_size": 50, "batch_drafts": 32, "fit_rows": 300, "product_dtype": "float32", "threads": 1,
+    "average_every": 2, "hold_out_every": 5,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +122,7 @@ def test_training_writes_a_head_with_its_provenance_and_goes_on_from_its_checkpo
     assert first["data"]["tokens"] == tokens
     assert first["data"]["written_by"] == [f"{command}: {tokens} tokens"]
     assert first["options"]["draft_vocab_size"] == 50
-    assert (first["training"]["seconds"], first["training"]["batches"]) == (5, 78)
+    assert (first["training"]["seconds"], first["training"]["batches_a_process"]) == (5, 78)
     losses = [loss for _, loss in first["training"]["first_step_loss"]]
     assert losses[-1] < losses[0]
     # What was written is what is measured: the exported head, read back, has the acceptance that is claimed.
@@ -134,7 +136,7 @@ def test_training_writes_a_head_with_its_provenance_and_goes_on_from_its_checkpo
 
     run(train, monkeypatch, **places, **OPTIONS, minutes=0.1)
     second = provenance(tmp_path / "head")
-    assert second["training"]["batches"] == 96
+    assert second["training"]["batches_a_process"] == 96
     assert second["training"]["first_step_loss"][: len(losses)] == first["training"]["first_step_loss"]
 
 
