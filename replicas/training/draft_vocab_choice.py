@@ -1,4 +1,4 @@
-"""Which tokens the head may draft: the most frequent ones of the target's answers."""
+"""Which tokens the head may draft: the most widespread ones of the target's answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from replicas.training.shards import Conversation
+
+USER_TURN_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,16 @@ class DraftVocab:
         return float(self.t2d[answers].float().mean())
 
 
-def most_frequent(conversations: Sequence[Conversation], size: int, vocab_size: int) -> DraftVocab:
-    """The `size` tokens seen most often; answers count fully, users' turns a little, low ids break ties."""
+def most_widespread(conversations: Sequence[Conversation], size: int, vocab_size: int) -> DraftVocab:
+    """The `size` tokens seen in the most conversations; an answer counts fully, a user's turn a little.
+
+    Conversations and not occurrences: a small model's loops repeat a few tokens hundreds of times.
+    """
     counts = torch.zeros(vocab_size, dtype=torch.float64)
     for conversation in conversations:
-        counts += 0.9 * torch.bincount(conversation.tokens[conversation.answer_start :], minlength=vocab_size)
-        counts += 0.1 * torch.bincount(conversation.tokens, minlength=vocab_size)
+        start = conversation.answer_start
+        counts[conversation.tokens[start:].unique()] += 1
+        counts[conversation.tokens[conversation.user_start : start].unique()] += USER_TURN_WEIGHT
     # Byte-pair ids are handed out by frequency in the tokenizer's corpus: a prior for tokens not seen yet.
     counts -= torch.arange(vocab_size, dtype=torch.float64) / (100 * vocab_size)
     return DraftVocab(counts.topk(min(size, vocab_size)).indices.sort().values, vocab_size)

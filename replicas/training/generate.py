@@ -21,6 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from replicas.devices.cpu import CpuBackend
 from replicas.kv_cache.paged_cache import CacheView, PagedCache
 from replicas.models.registry import TargetModel, load_target, target_config
+from replicas.training.head_module import NUM_TAPS
 from replicas.training.user_turn import around_user_turn
 
 OPENINGS = Path(__file__).with_name("opening_phrases.txt")
@@ -65,7 +66,10 @@ class SelfPlay:
         self.rows = [self._start() for _ in range(batch)]
 
     def _fill_prefix(self) -> Tensor:
-        """Every row begins with the same tokens, whose KV and states never change: computed once."""
+        """States [prefix - 1, width]. Every row begins with the same tokens, whose KV never changes: computed once."""
+        if len(self.prefix) == 1:
+            config = self.model.config
+            return torch.empty(0, (NUM_TAPS + 1) * config.hidden_size, dtype=torch.float16)
         positions = torch.arange(len(self.prefix) - 1).expand(self.batch, -1)
         tokens = torch.tensor(self.prefix[:-1]).expand(self.batch, -1)
         states = self._forward(tokens, positions)[1]
@@ -126,15 +130,13 @@ def sample(logits: Tensor, temperatures: Tensor) -> Tensor:
     return torch.where(temperatures == 0, best.indices, drawn).squeeze(1)
 
 
-def write_shard(path: Path, conversations: list[Conversation], prefix_states: Tensor) -> None:
+def write_shard(path: Path, conversations: list[Conversation], prefix_states: Tensor, written_by: str) -> None:
     """Tensors tokens [n], lengths [conversations], states [n, (taps + 1) * hidden] of whole conversations.
 
-    The last token of a conversation was never run: its state is zero.
+    The last token of a conversation was never run: its state is zero. `written_by`: the command, kept as metadata.
     """
-    states = [
-        torch.cat([prefix_states, *(s[None] for s in c.states), torch.zeros_like(prefix_states[:1])])
-        for c in conversations
-    ]
+    unknown = prefix_states.new_zeros(1, prefix_states.shape[1])
+    states = [torch.cat([prefix_states, *(s[None] for s in c.states), unknown]) for c in conversations]
     save_file(
         {
             "tokens": torch.tensor([token for c in conversations for token in c.token_ids], dtype=torch.int32),
@@ -142,6 +144,7 @@ def write_shard(path: Path, conversations: list[Conversation], prefix_states: Te
             "states": torch.cat(states),
         },
         path.with_suffix(".part"),
+        {"written_by": written_by},
     )
     path.with_suffix(".part").rename(path)
 
@@ -168,6 +171,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     shards = sorted(args.out.glob("shard-*.safetensors"))
     done = sum(shard_tokens(path) for path in shards)
+    written_by = f"python -m replicas.training.generate --batch {args.batch} --dtype {args.dtype} --seed {args.seed}"
     tokenizer = AutoTokenizer.from_pretrained(args.target)
     config = target_config(args.target)
     with torch.inference_mode():
@@ -183,7 +187,8 @@ def main() -> None:
                     count += len(conversation.token_ids)
                     bar.update(len(conversation.token_ids))
                 if count >= SHARD_TOKENS:
-                    write_shard(args.out / f"shard-{number:05}.safetensors", finished, play.prefix_states)
+                    shard = args.out / f"shard-{number:05}.safetensors"
+                    write_shard(shard, finished, play.prefix_states, written_by)
                     finished, done, count, number = [], done + count, 0, number + 1
 
 

@@ -95,10 +95,6 @@ class DraftHead(nn.Module):
         hidden = hidden + self.midlayer.self_attn.o_proj(attended.flatten(1))
         return hidden + self.midlayer.mlp(self.midlayer.post_attention_layernorm(hidden))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores [rows, draft vocabulary]."""
-        return self.lm_head(self.norm(hidden)).to(hidden.dtype)
-
     def _rotate(self, projected: Tensor, positions: Tensor) -> Tensor:
         heads = projected.view(projected.shape[0], -1, self.config.head_dim)
         angles = torch.outer(positions.float(), self._frequencies)[:, None]

@@ -31,7 +31,11 @@ def accepted_counts(
 ) -> tuple[Tensor, Tensor]:
     """Drafts accepted from each chain's start [chains] and drafts that could be checked [chains], to `max_drafts`."""
     accepted = torch.zeros(int(batch.bounds[-1]), dtype=torch.int64)
-    for step in unroll(head, embedding, draft_ids, batch, max_drafts, hits_only=True):
+
+    def draft(normed: Tensor, _rows: Tensor) -> Tensor:
+        return head.lm_head(normed).argmax(-1)
+
+    for step in unroll(head, embedding, draft_ids, batch, max_drafts, draft):
         accepted[step.chains[step.hits]] += 1
     ends = batch.bounds[1:][torch.searchsorted(batch.bounds[1:], batch.chains, right=True)]
     return accepted[batch.chains], (ends - 1 - batch.chains).clamp(max=max_drafts)

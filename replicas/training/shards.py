@@ -1,16 +1,21 @@
 """Self-written conversations, read from the shards that `generate` wrote and packed into batches without padding."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
 from replicas.errors import CheckpointError
 from replicas.training.head_module import NUM_TAPS
+
+REPEATED_TOKENS = 8
+"""A run of so many tokens that occurred before is a repetition."""
+KEPT_REPEATS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,8 @@ class Conversation:
 
     tokens: Tensor
     states: Tensor
+    user_start: int
+    """Index of the user's first token."""
     answer_start: int
     """Index of the answer's first token."""
 
@@ -26,6 +33,11 @@ class Conversation:
     def num_drafts(self) -> int:
         """Positions whose first draft token can be checked: the drafter starts once the target's first is known."""
         return max(0, len(self.tokens) - 1 - self.answer_start)
+
+    @property
+    def chains(self) -> Tensor:
+        """Positions from which a draft starts."""
+        return torch.arange(self.num_drafts) + self.answer_start - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +61,13 @@ class PackedBatch:
 class ShardReader:
     """The conversations of a folder; `refresh` picks up shards that appeared since."""
 
-    def __init__(self, folder: Path, answer_marker: list[int]) -> None:
-        self.folder, self.answer_marker = folder, answer_marker
+    def __init__(self, folder: Path, prefix_length: int, answer_marker: list[int]) -> None:
+        """`prefix_length`: tokens before the user's text; `answer_marker`: those between it and the answer."""
+        self.folder, self.prefix_length, self.answer_marker = folder, prefix_length, answer_marker
         self.conversations: list[Conversation] = []
         self.num_tokens = 0
+        self.written_by: Counter[str] = Counter()
+        """Tokens by the command that wrote them, as the shards name it."""
         self._read: set[Path] = set()
         self.refresh()
         if not self.conversations:
@@ -63,13 +78,17 @@ class ShardReader:
     def refresh(self) -> None:
         """Append the conversations of new shards, in the order of the shards' names."""
         for path in sorted(set(self.folder.glob("shard-*.safetensors")) - self._read):
-            shard = load_file(path)
-            lengths = shard["lengths"].tolist()
-            tokens, states = shard["tokens"].long().split(lengths), shard["states"].split(lengths)
+            with safe_open(path, framework="pt") as shard:
+                lengths: list[int] = shard.get_tensor("lengths").tolist()
+                tokens = shard.get_tensor("tokens").long().split(lengths)
+                states = shard.get_tensor("states").split(lengths)
+                self.written_by[(shard.metadata() or {}).get("written_by", "not recorded")] += sum(lengths)
             for conversation_tokens, conversation_states in zip(tokens, states, strict=True):
                 start = find_answer(conversation_tokens.tolist(), self.answer_marker)
                 if start is not None:
-                    self.conversations.append(Conversation(conversation_tokens, conversation_states, start))
+                    self.conversations.append(
+                        Conversation(conversation_tokens, conversation_states, self.prefix_length, start)
+                    )
                     self.num_tokens += len(conversation_tokens)
             self._read.add(path)
 
@@ -86,37 +105,53 @@ def split_held_out(conversations: list[Conversation], every: int) -> tuple[list[
     return kept, conversations[::every]
 
 
-def pack(conversations: list[Conversation], hidden_size: int) -> PackedBatch:
-    """One batch of `conversations`."""
+def pack(conversations: list[Conversation], hidden_size: int, chains: list[Tensor] | None = None) -> PackedBatch:
+    """One batch of `conversations`; drafts start at the positions `chains` of each, by default at all that can."""
     rows = [len(c.tokens) - 1 for c in conversations]
     bounds = torch.tensor([0, *rows]).cumsum(0)
     states = torch.cat([c.states[:-1] for c in conversations]).float()
-    chains = [
-        torch.arange(c.answer_start - 1, c.answer_start - 1 + c.num_drafts) + start
-        for c, start in zip(conversations, bounds.tolist(), strict=False)
-    ]
+    chains = chains or [c.chains for c in conversations]
     return PackedBatch(
         next_tokens=torch.cat([c.tokens[1:] for c in conversations]),
         taps=states[:, : NUM_TAPS * hidden_size],
         final=states[:, NUM_TAPS * hidden_size :],
         positions=torch.cat([torch.arange(n) for n in rows]),
         bounds=bounds,
-        chains=torch.cat(chains),
+        chains=torch.cat([own + start for own, start in zip(chains, bounds.tolist(), strict=False)]),
     )
+
+
+def worth_learning(conversation: Conversation) -> Tensor:
+    """Positions [chains] from which training drafts: the user's turn, which the target wrote too, and the answer.
+
+    Left out are most of those whose first draft the text's own repetition gives away. A small model often falls into
+    loops; there the draft is copied from the text before, which a head learns at once. One such start in KEPT_REPEATS
+    is left so that it stays learnt.
+    """
+    tokens, seen = conversation.tokens.tolist(), set[tuple[int, ...]]()
+    chains = list[int]()
+    for start in range(conversation.user_start, len(tokens) - 2):
+        run = tuple(tokens[max(0, start + 3 - REPEATED_TOKENS) : start + 3])
+        if run not in seen or start % KEPT_REPEATS == 0:
+            chains.append(start)
+        seen.add(run)
+    return torch.tensor(chains, dtype=torch.int64)
 
 
 def shuffled_batches(
     conversations: list[Conversation], drafts: int, hidden_size: int, order: random.Random
 ) -> Iterator[PackedBatch]:
-    """One pass in random order; a batch closes once it has `drafts` draft positions."""
-    group: list[Conversation] = []
+    """One pass in random order over what is worth learning; a batch closes once it has `drafts` draft positions."""
+    group, chains = list[Conversation](), list[Tensor]()
     count = 0
     for conversation in order.sample(conversations, len(conversations)):
-        if conversation.num_drafts:
+        own = worth_learning(conversation)
+        if len(own):
             group.append(conversation)
-            count += conversation.num_drafts
+            chains.append(own)
+            count += len(own)
         if count >= drafts:
-            yield pack(group, hidden_size)
-            group, count = [], 0
+            yield pack(group, hidden_size, chains)
+            group, chains, count = [], [], 0
     if group:
-        yield pack(group, hidden_size)
+        yield pack(group, hidden_size, chains)

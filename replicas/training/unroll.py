@@ -6,7 +6,7 @@ just as at inference, where later drafts see the head's own states. Chains do no
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,26 +24,36 @@ class DraftStep:
     """[chains]: the rows at which they began."""
     label_rows: Tensor
     """[chains]: rows whose final state predicts the drafted token, and whose `next_tokens` is the one emitted."""
-    hidden: Tensor
-    """[chains, hidden]: input of the next step."""
-    logits: Tensor
-    """[chains, draft vocabulary]."""
     hits: Tensor
     """[chains]: True where the head's best token is the emitted one."""
 
 
+Draft = Callable[[Tensor, Tensor], Tensor]
+"""(normed states [chains, hidden], label rows [chains]) -> the best draft ids [chains]. Training adds its loss here."""
+
+
 def unroll(
-    head: DraftHead, embedding: Tensor, draft_ids: Tensor, batch: PackedBatch, steps: int, hits_only: bool
+    head: DraftHead,
+    embedding: Tensor,
+    draft_ids: Tensor,
+    batch: PackedBatch,
+    steps: int,
+    draft: Draft,
+    hits_only: bool = True,
 ) -> Iterator[DraftStep]:
     """Up to `steps` draft steps of the batch's chains, along the emitted tokens.
 
     `draft_ids` [vocabulary] maps target ids to draft ids, -1 outside. With `hits_only` a chain ends at its first
-    wrong draft, as at greedy inference: later steps then cost, and learn from, only what inference will meet.
+    wrong draft, as at greedy inference, and before a token that cannot be drafted: later steps then cost, and learn
+    from, only what inference will meet.
     """
     fused = head.fuse(batch.taps)
     mixed = head.mix(embedding[batch.next_tokens], fused)
     keys, values = head.keys_values(mixed, batch.positions)
-    chains, hidden, mixed = batch.chains, fused[batch.chains], mixed[batch.chains]
+    chains = batch.chains
+    if hits_only:
+        chains = chains[draft_ids[batch.next_tokens[chains + 1]] >= 0]
+    hidden, mixed = fused[chains], mixed[chains]
     last_rows = batch.bounds[1:][torch.searchsorted(batch.bounds[1:], chains, right=True)] - 1
     own_keys = keys.new_empty(len(chains), 0, *keys.shape[1:])
     own_values = own_keys
@@ -58,13 +68,13 @@ def unroll(
             )
         queries = head.queries(mixed, positions)
         hidden = head.finish(hidden, attend(queries, keys, values, own_keys, own_values, chains, batch.bounds))
-        logits = head.logits(hidden)
         label_rows = chains + step + 1
-        hits = logits.detach().argmax(-1) == draft_ids[batch.next_tokens[label_rows]]
-        yield DraftStep(chains, label_rows, hidden, logits, hits)
+        hits = draft(head.norm(hidden), label_rows) == draft_ids[batch.next_tokens[label_rows]]
+        yield DraftStep(chains, label_rows, hits)
         alive = label_rows < last_rows
         if hits_only:
-            alive = alive & hits
+            following = batch.next_tokens[(label_rows + 1).clamp(max=len(batch.next_tokens) - 1)]
+            alive = alive & hits & (draft_ids[following] >= 0)
         kept = alive.nonzero()[:, 0]
         if not len(kept):
             return

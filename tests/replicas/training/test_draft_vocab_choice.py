@@ -2,21 +2,27 @@
 
 import torch
 
-from replicas.training.draft_vocab_choice import DraftVocab, most_frequent
+from replicas.training.draft_vocab_choice import DraftVocab, most_widespread
 from replicas.training.shards import Conversation
 
 
 def written(tokens: list[int], answer_start: int) -> Conversation:
-    return Conversation(torch.tensor(tokens), torch.zeros(len(tokens), 4), answer_start)
+    return Conversation(torch.tensor(tokens), torch.zeros(len(tokens), 4), 0, answer_start)
 
 
 def test_the_tokens_of_answers_come_first():
-    vocab = most_frequent([written([9, 9, 9, 5, 5, 7, 7, 7], 3), written([8, 9, 6], 2)], size=3, vocab_size=12)
+    vocab = most_widespread([written([9, 9, 9, 5, 5, 7, 7, 7], 3), written([8, 9, 6], 2)], size=3, vocab_size=12)
     assert vocab.target_ids.tolist() == [5, 6, 7]
 
 
+def test_a_token_that_one_answer_repeats_counts_once():
+    loop = written([1, *[4] * 50], 1)
+    others = [written([1, 6, 8], 1), written([1, 8, 6], 1)]
+    assert most_widespread([loop, *others], size=2, vocab_size=12).target_ids.tolist() == [6, 8]
+
+
 def test_the_lowest_ids_fill_up_what_was_never_seen():
-    vocab = most_frequent([written([9, 9, 9, 5], 2)], size=5, vocab_size=12)
+    vocab = most_widespread([written([9, 9, 9, 5], 2)], size=5, vocab_size=12)
     assert vocab.target_ids.tolist() == [0, 1, 2, 5, 9]
 
 

@@ -22,7 +22,7 @@ def linear_world(rank: int):
         states = conversation.states.float()
         for p in range(len(states) - 1):
             states[p + 1, 72:] = of_taps @ states[p, :72] + of_embedding @ embedding[conversation.tokens[p + 1]]
-        conversations.append(Conversation(conversation.tokens, states, 5))
+        conversations.append(Conversation(conversation.tokens, states, 1, 5))
     return conversations, embedding, of_taps, of_embedding
 
 

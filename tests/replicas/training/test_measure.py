@@ -29,7 +29,7 @@ def test_right_drafts_are_counted_up_to_the_first_wrong_one():
     embedding = torch.eye(tiny.VOCAB, tiny.HIDDEN)
     draft_ids = torch.where(torch.arange(tiny.VOCAB) < tiny.HIDDEN, torch.arange(tiny.VOCAB), -1)
     tokens = torch.tensor([0, 3, 3, 3, 3, 4, 4, 9, 30, 4])
-    batch = pack([Conversation(tokens, torch.zeros(10, 4 * tiny.HIDDEN), 3)], tiny.HIDDEN)
+    batch = pack([Conversation(tokens, torch.zeros(10, 4 * tiny.HIDDEN), 1, 3)], tiny.HIDDEN)
     accepted, checkable = accepted_counts(successor_head(), embedding, draft_ids, batch, 3)
     # Every draft is 4. From position 2 on the tokens 3, 4, 4, 9, ... follow those already known.
     assert accepted.tolist() == [0, 2, 1, 0, 0, 1]
@@ -66,5 +66,5 @@ def test_only_greedy_answers_are_kept():
     greedy[4:] = (final[3:-1] @ lm_head.T).argmax(-1)
     sampled = greedy.clone()
     sampled[6] = (sampled[6] + 1) % tiny.VOCAB
-    kept = [Conversation(tokens, conversation.states, 4) for tokens in (greedy, sampled)]
+    kept = [Conversation(tokens, conversation.states, 1, 4) for tokens in (greedy, sampled)]
     assert greedy_only(kept, lm_head) == kept[:1]

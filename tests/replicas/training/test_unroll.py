@@ -25,6 +25,17 @@ def reference(head, vocab, embedding):
     return NaiveEagle3({**tensors, "d2t": vocab.d2t}, config, embedding)
 
 
+class Scores:
+    """Drafts the best token and keeps all scores of every step."""
+
+    def __init__(self, head):
+        self.head, self.steps = head, []
+
+    def __call__(self, normed, _label_rows):
+        self.steps.append(self.head.lm_head(normed))
+        return self.steps[-1].argmax(-1)
+
+
 def test_every_unrolled_step_equals_the_step_by_step_draft():
     # In float64, so that the bound tests the masks and not the order of additions.
     vocab, head, embedding = tiny.some_vocab(16), tiny.random_head(16).double(), tiny.embedding().double()
@@ -34,8 +45,9 @@ def test_every_unrolled_step_equals_the_step_by_step_draft():
     naive = reference(head, vocab, embedding)
     origins = [(c, p) for c in conversations for p in range(len(c.tokens) - 1)]
     checked = [0] * 4
-    for index, step in enumerate(unroll(head, embedding, vocab.draft_ids, batch, 4, hits_only=False)):
-        for row, logits in zip(step.chains.tolist(), step.logits, strict=True):
+    scores = Scores(head)
+    for index, step in enumerate(unroll(head, embedding, vocab.draft_ids, batch, 4, scores, hits_only=False)):
+        for row, logits in zip(step.chains.tolist(), scores.steps[index], strict=True):
             conversation, start = origins[row]
             tokens = conversation.tokens.tolist()
             taps = conversation.states[: start + 1, : 3 * tiny.HIDDEN]
@@ -56,11 +68,22 @@ def test_with_hits_only_a_chain_ends_at_its_first_wrong_draft():
     drafted = naive.drafts(taps, tokens[1:12].tolist(), 3)
     tokens[12], tokens[13] = drafted[0], drafted[1]
     tokens[14] = (drafted[2] + 1) % tiny.VOCAB
-    batch = pack([type(conversation)(tokens, conversation.states, 4)], tiny.HIDDEN)
-    steps = list(unroll(head, tiny.embedding(), vocab.draft_ids, batch, 5, hits_only=True))
+    batch = pack([replace(conversation, tokens=tokens)], tiny.HIDDEN)
+    steps = list(unroll(head, tiny.embedding(), vocab.draft_ids, batch, 5, Scores(head)))
     hits = [dict(zip(s.chains.tolist(), s.hits.tolist(), strict=True)).get(10) for s in steps]
     assert hits[:3] == [True, True, False]
     assert all(hit is None for hit in hits[3:])
+
+
+def test_with_hits_only_no_chain_meets_a_token_that_cannot_be_drafted():
+    vocab, head = tiny.some_vocab(16), tiny.random_head(16)
+    batch = pack([tiny.conversation(60, 4, seed) for seed in range(4)], tiny.HIDDEN)
+    steps = list(unroll(head, tiny.embedding(), vocab.draft_ids, batch, 3, Scores(head)))
+    for step in steps:
+        assert vocab.t2d[batch.next_tokens[step.label_rows]].all()
+    draftable = vocab.t2d[batch.next_tokens[batch.chains + 1]]
+    assert steps[0].chains.tolist() == batch.chains[draftable].tolist()
+    assert 0 < len(steps[0].chains) < len(batch.chains)
 
 
 def test_conversations_of_one_batch_do_not_see_each_other():
@@ -69,7 +92,9 @@ def test_conversations_of_one_batch_do_not_see_each_other():
 
     def logits(*conversations):
         batch = pack(list(conversations), tiny.HIDDEN)
-        return [s.logits for s in unroll(head, tiny.embedding(), vocab.draft_ids, batch, 3, hits_only=False)]
+        scores = Scores(head)
+        list(unroll(head, tiny.embedding(), vocab.draft_ids, batch, 3, scores, hits_only=False))
+        return scores.steps
 
     together, alone = logits(first, second), logits(second)
     for both, one in zip(together, alone, strict=True):

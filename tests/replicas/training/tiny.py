@@ -13,6 +13,7 @@ from replicas.training.head_module import DraftHead
 from replicas.training.shards import Conversation
 
 HIDDEN, VOCAB = 24, 40
+USER_START = 1
 
 
 def hf_config() -> LlamaConfig:
@@ -35,7 +36,7 @@ def conversation(length: int, answer_start: int, seed: int) -> Conversation:
     generator = torch.Generator().manual_seed(seed)
     states = torch.randn(length, 4 * HIDDEN, generator=generator).half()
     states[-1] = 0
-    return Conversation(torch.randint(VOCAB, (length,), generator=generator), states, answer_start)
+    return Conversation(torch.randint(VOCAB, (length,), generator=generator), states, USER_START, answer_start)
 
 
 def random_head(draft_vocab_size: int, seed: int = 0) -> DraftHead:
