@@ -56,7 +56,7 @@ def provenance() -> dict[str, str]:
 
 def _module_and_arguments() -> list[str]:
     module = sys.modules["__main__"].__spec__
-    return [module.name if module else sys.argv[0], *sys.argv[1:]]
+    return [module.name.removesuffix(".__main__") if module else sys.argv[0], *sys.argv[1:]]
 
 
 def _processor() -> str:

@@ -56,10 +56,7 @@ class Eagle3Head:
             self._head = backend.linear(checkpoint.tensor("lm_head.weight", drafts, hidden))
             self._target_ids = backend.place(target_ids_of_drafts(checkpoint, head.draft_vocab_size, target.vocab_size))
             refuse_unread(checkpoint)
-        exact = config.max_exact_positions
-        own_limit = config.max_position_embeddings
-        self.max_positions = own_limit if exact is None else min(own_limit, exact)
-        """Tokens up to which it is what its config describes. Nobody drafts from the KV that it writes beyond."""
+        self.max_positions = config.max_positions
         self.rotary = RotaryEmbedding(config, min(max_model_len, max(self.max_positions, 1)), backend)
 
     def fuse(self, hidden_states: Tensor) -> Tensor:

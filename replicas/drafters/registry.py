@@ -58,7 +58,8 @@ def build_draft_model(context: DrafterContext) -> Drafter:
     """The language model named by `speculative_config.model`, its KV in the target's blocks."""
     check_vocabulary(context.folder, resolve_model(context.engine.model))
     config = target_config(context.folder)
-    model = load_target(context.folder, config, context.backend, context.engine.max_model_len)
+    longest = min(context.engine.max_model_len, config.max_positions)
+    model = load_target(context.folder, config, context.backend, longest)
     return SmallModelDrafter(model, context.cache(config, config.num_layers), context.target.config.vocab_size)
 
 

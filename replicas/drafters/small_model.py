@@ -20,7 +20,7 @@ class SmallModelDrafter:
     tapped_layers: tuple[int, ...] = ()
 
     def __init__(self, model: TargetModel, cache: PagedCache, vocab_size: int) -> None:
-        self.max_positions: int | None = model.config.max_position_embeddings
+        self.max_positions: int | None = model.config.max_positions
         self._model = model
         self._cache = cache
         self._vocab_size = vocab_size

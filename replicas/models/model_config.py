@@ -40,6 +40,12 @@ class ModelConfig:
         return 2, self.num_layers // 2, self.num_layers - 3
 
     @property
+    def max_positions(self) -> int:
+        """Tokens up to which a drafter is what its config says. Nobody drafts from the KV that it writes beyond."""
+        exact = self.max_exact_positions
+        return self.max_position_embeddings if exact is None else min(self.max_position_embeddings, exact)
+
+    @property
     def query_group(self) -> int:
         """Query heads that share one KV head."""
         return self.num_heads // self.num_kv_heads

@@ -26,7 +26,7 @@ class DistillOptions:
     """A batch."""
     label_rows: int = 320
     """Positions of a batch whose distribution is learnt, drawn among the answers': the head dwarfs the layers."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-4
     hold_out_shards: int = 1
     product_dtype: str = "bfloat16"
     """Of the matrix products; the weights themselves stay float32."""

@@ -85,6 +85,33 @@ def test_tokens_that_only_the_small_model_s_head_has_are_not_drafted(tiny_target
     assert beyond > 3
 
 
+LIMITS = {
+    "positions": {"max_position_embeddings": 24},
+    "RoPE that changes with length": {
+        "max_position_embeddings": 24,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
+    },
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_past_its_own_context_it_drafts_nothing(
+    limit: str, tiny_target: TinyTarget, tiny_reference: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    small = write_target(tmp_path, seed=4, num_hidden_layers=1, **LIMITS[limit])
+    short = SpeculativeConfig(method="draft_model", model=str(tmp_path))
+    bench = tiny_target.bench(tiny_target.config(), FixedK(3), speculative=short)
+    prompts = {key: PROMPTS[key] for key in ("9", "30")}
+    answers = generate(bench.engine, [greedy_request(key, prompt, 30) for key, prompt in prompts.items()])
+    for key, prompt in prompts.items():
+        assert tuple(answers[key].token_ids) == greedy(tiny_reference, prompt, 30)
+    assert not bench.runner.drafts_of("30")
+    lengths = [length for length, _ in bench.runner.drafts_of("9")]
+    assert 16 <= max(lengths) <= 24
+    for length, drafts in bench.runner.drafts_of("9"):
+        assert drafts == greedy(small, (*prompts["9"], *answers["9"].token_ids)[:length], 3)
+
+
 def test_another_vocabulary_is_refused(tiny_target: TinyTarget, small_model: Small, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((small_model[0] / name).read_bytes())
