@@ -23,7 +23,8 @@ import httpx
 from tqdm import tqdm
 
 from benchmarks.engine_client import ChosenK, run_alone
-from benchmarks.timing import Answer, median_ratio, provenance
+from benchmarks.metrics import Answer, median_ratio
+from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
 from replicas.engine import build_engine
 from replicas.request import SamplingParams

@@ -1,12 +1,14 @@
 """The engine: plan, execute, apply. Synchronous and without Ray, so that sweeps and tests can drive it."""
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from replicas.config import EngineConfig
 from replicas.devices.cpu import CpuBackend
+from replicas.drafters.drafter import Drafter
 from replicas.drafters.registry import DRAFTERS, DrafterContext
 from replicas.errors import RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
@@ -145,8 +147,15 @@ class Engine:
         )
 
 
-def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
-    """Load and place everything that `config` names. Raises CheckpointError or ConfigError, each in one sentence."""
+def build_engine(
+    config: EngineConfig,
+    k_policy: KPolicy,
+    drafters: Mapping[str, Callable[[DrafterContext], Drafter]] = DRAFTERS,
+) -> Engine:
+    """Load and place everything that `config` names, its drafter by one of `drafters`.
+
+    Raises CheckpointError or ConfigError, each in one sentence.
+    """
     folder = resolve_model(config.model)
     shape = target_config(folder)
     backend = CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
@@ -171,7 +180,7 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
         drafter = None
         if speculative:
             context = DrafterContext(config, speculative, target, backend, num_blocks)
-            drafter = DRAFTERS[speculative.method](context)
+            drafter = drafters[speculative.method](context)
             target.tap(drafter.tapped_layers)
     buckets = ShapeBuckets.build(
         config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, ks
