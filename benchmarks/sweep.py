@@ -76,9 +76,10 @@ class SweepEngine:
         self._engine: Engine = build_engine(adapted, self._policy, timed(DRAFTERS, self._clock))
 
     def warm_up(self) -> None:
-        """Run every shape, then every K and batch with real prompts; nothing of it is kept."""
+        """Run every shape, then every K and every batch with real prompts; nothing of it is kept."""
         self._engine.warm_up()
-        for k, batch in product(self._config.k, self._config.batch):
+        ks, batches = self._config.k, self._config.batch
+        for k, batch in [*((k, max(batches)) for k in ks), *((max(ks), batch) for batch in batches)]:
             self._policy.k = k
             prompts = [self._engine_prompt(prompt, None) for prompt in self._prompts[:batch]]
             run_together(self._engine, prompts, SamplingParams(temperature=0, max_tokens=WARM_UP_TOKENS), batch)
