@@ -13,20 +13,25 @@ from replicas.config import EngineConfig
 from replicas.engine import Engine
 from replicas.errors import ConfigError
 from replicas.request import Acceptance, FinishReason, GenerationRequest, RequestOutput, SamplingParams
+from replicas.scheduling.k_policy import DraftFeedback, KPolicy
 
 MICROSECONDS = 6
 """Digits of the seconds that are kept."""
 
 
 @dataclass(slots=True)
-class ChosenK:
-    """A K policy that the benchmark sets between answers."""
+class ChosenPolicy:
+    """A K policy in whose place the benchmark puts another between answers."""
 
-    k: int = 0
+    current: KPolicy
 
     def num_speculative_tokens(self, batch_size: int) -> int:
         """See KPolicy."""
-        return self.k
+        return self.current.num_speculative_tokens(batch_size)
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        """See KPolicy."""
+        self.current.observe(feedback)
 
 
 @dataclass(frozen=True, slots=True)

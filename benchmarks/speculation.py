@@ -12,7 +12,7 @@ from statistics import median
 
 from tqdm import tqdm
 
-from benchmarks.engine_client import ChosenK, EngineAnswer, engine_for_measuring, run_alone
+from benchmarks.engine_client import ChosenPolicy, EngineAnswer, engine_for_measuring, run_alone
 from benchmarks.metrics import Answer, acceptance_by_position, median_ratio, pooled
 from benchmarks.peers.transformers_generate import TransformersPeer
 from benchmarks.provenance import provenance
@@ -22,6 +22,7 @@ from replicas.engine import build_engine
 from replicas.models.source import resolve_model
 from replicas.request import Acceptance, SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.k_policy import FixedK
 from serve_app.serve_config import load_settings
 
 
@@ -48,7 +49,7 @@ def measure(
     peer: bool,
 ) -> tuple[list[Mode], list[Answer]]:
     """Answer every prompt at every K (and by transformers), in a fresh random order for each prompt."""
-    policy = ChosenK()
+    policy = ChosenPolicy(FixedK(0))
     engine = build_engine(engine_for_measuring(config, max(ks)), policy)
     engine.warm_up()
     prompts = read_prompts(prompts_file, limit)
@@ -63,7 +64,7 @@ def measure(
         shuffle.shuffle(order)
         for k in order:
             if k is not None:
-                policy.k = k
+                policy.current = FixedK(k)
                 modes[k].answers.append(run_alone(engine, prompt, sampling))
             elif transformers is not None:
                 peer_answers.append(transformers.answer(prompt, tokens))

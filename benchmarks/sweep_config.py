@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from benchmarks.workloads import OWN_PROMPTS
 from replicas.config import MAX_SPECULATIVE_TOKENS, EngineConfig
 from replicas.errors import ConfigError
-from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.checkpoint_paths import find_file, with_local_checkpoints
 from serve_app.serve_config import load_settings
 from serve_app.validation_sentences import sentences
 
@@ -64,9 +64,10 @@ class SweepConfig(BaseModel):
         return max(self.min_prompts, 2 * batch)
 
 
-def load_sweep_config(path: Path) -> SweepConfig:
-    """The sweep at `path`, with its paths made absolute: from the working directory, then from the project's root.
+def load_sweep_config(path: Path, prompts: Path | None = None) -> SweepConfig:
+    """The sweep at `path`, over `prompts` if given instead of its own.
 
+    Its paths become absolute: from the working directory, then from the project's root.
     Raises ConfigError, one line a problem.
     """
     try:
@@ -79,16 +80,9 @@ def load_sweep_config(path: Path) -> SweepConfig:
         config = SweepConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {line}" for line in sentences(error, SweepConfig))) from None
-    prompts = OWN_PROMPTS if config.prompts is None else _found("prompts", config.prompts)
-    return config.model_copy(update={"deployment": _found("deployment", config.deployment), "prompts": prompts})
-
-
-def _found(key: str, path: Path) -> Path:
-    folders = (Path.cwd(), Path(__file__).parent.parent)
-    for folder in folders:
-        if (folder / path).is_file():
-            return (folder / path).resolve()
-    raise ConfigError(f"{key}: {path} is not a file, neither in {folders[0]} nor in {folders[1]}")
+    named = prompts or config.prompts
+    prompts = OWN_PROMPTS if named is None else find_file("prompts", named)
+    return config.model_copy(update={"deployment": find_file("deployment", config.deployment), "prompts": prompts})
 
 
 def measured_model(config: SweepConfig) -> tuple[str, EngineConfig]:
@@ -100,6 +94,11 @@ def measured_model(config: SweepConfig) -> tuple[str, EngineConfig]:
             return model.id, with_local_checkpoints(model.engine)
     ids = ", ".join(model.id for model in models)
     raise ConfigError(f"model: {config.deployment} has no model {config.model!r}; allowed: {ids}")
+
+
+def file_stem(model: str, engine: EngineConfig) -> str:
+    """How files about a model on a device are named."""
+    return f"{model.replace('/', '--').replace(':', '--')}-{engine.device}"
 
 
 def _fits(config: SweepConfig, max_model_len: int) -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from benchmarks.engine_client import ChosenK, engine_for_measuring, run_together
+from benchmarks.engine_client import engine_for_measuring, run_together
 from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.errors import ConfigError
 from replicas.request import SamplingParams
+from serve_app.k_policy import FixedK
 from tests.reference.hand_built_engine import TinyTarget
 
 
@@ -15,7 +16,7 @@ def target(tiny_folder) -> TinyTarget:
 
 
 def test_no_more_run_at_once_than_asked_and_all_are_answered_in_order(target: TinyTarget) -> None:
-    bench = target.bench(target.config(enable_prefix_caching=False), ChosenK(0))
+    bench = target.bench(target.config(enable_prefix_caching=False), FixedK(0))
     prompts = [[index, 20 + index, 40] for index in range(7)]
     sampling = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     trace = run_together(bench.engine, prompts, sampling, 3)

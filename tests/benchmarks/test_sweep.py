@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import sweep as sweep_module
+from benchmarks import measuring
+from benchmarks.measuring import INTERRUPTED, UNFINISHED, MeasuringEngine, Task, prompts_of
 from benchmarks.results import Cell, read_results
-from benchmarks.sweep import INTERRUPTED, SweepEngine, Task, main, prompts_of, tasks
+from benchmarks.sweep import main, tasks
 from benchmarks.sweep_config import SweepConfig
 from benchmarks.workloads import Prompt
 from tests.benchmarks.tiny_sweep import write_sweep
@@ -76,17 +77,17 @@ def test_ctrl_c_keeps_what_there_is_and_the_same_command_goes_on(
     files: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = files
-    real, seen = SweepEngine.run, Counter[str]()
+    real, seen = MeasuringEngine.run, Counter[str]()
 
-    def interrupted(self: SweepEngine, task: Task, session: str) -> Any:
+    def interrupted(self: MeasuringEngine, *arguments: Any) -> Any:
         seen["runs"] += 1
         if seen["runs"] == 4:
             raise KeyboardInterrupt
-        return real(self, task, session)
+        return real(self, *arguments)
 
-    monkeypatch.setattr(SweepEngine, "run", interrupted)
+    monkeypatch.setattr(MeasuringEngine, "run", interrupted)
     assert main([path, "--out", str(out)]) == INTERRUPTED
-    assert "holds 3 runs" in capsys.readouterr().err
+    assert "holds 3 of 8 runs" in capsys.readouterr().err
     kept = read_results(out).runs
     # A crash in the middle of a line, besides.
     out.write_bytes(out.read_bytes() + b'{"session": "x", "cel')
@@ -96,14 +97,14 @@ def test_ctrl_c_keeps_what_there_is_and_the_same_command_goes_on(
     assert len(results.runs) == len(results.done) == 8
     assert len(results.sessions) == 2
     assert {run.session for run in results.runs[3:]} == {results.sessions[1].id}
-    monkeypatch.setattr(sweep_module, "build_engine", lambda *_: pytest.fail("nothing is left to do"))
+    monkeypatch.setattr(measuring, "build_engine", lambda *_: pytest.fail("nothing is left to do"))
     assert main([path, "--out", str(out)]) == 0
-    assert "complete: 8 runs" in capsys.readouterr().out
+    assert "complete: 8 runs" in capsys.readouterr().err
 
 
 def test_minutes_bound_one_invocation(files: tuple[str, Path]) -> None:
     path, out = files
-    assert main([path, "--out", str(out), "--minutes", "0"]) == 0
+    assert main([path, "--out", str(out), "--minutes", "0"]) == UNFINISHED
     assert read_results(out).runs == ()
 
 
@@ -111,7 +112,7 @@ def test_rows_of_another_config_or_machine_are_not_mixed_in(
     files: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = files
-    assert main([path, "--out", str(out), "--minutes", "0"]) == 0
+    assert main([path, "--out", str(out), "--minutes", "0"]) == UNFINISHED
     changed = Path(path).with_name("changed.yaml")
     changed.write_text(Path(path).read_text().replace("max_tokens: 5", "max_tokens: 6"))
     capsys.readouterr()
@@ -144,7 +145,7 @@ def test_context_tokens_lengthen_the_prompts(tmp_path: Path, tiny_folder: Path, 
         ({"k": [1, 2]}, "k: [1, 2] has no 0, with which the others are compared; allowed: a list with 0"),
         ({"batch": []}, "batch: got []; List should have at least 1 item after validation, not 0"),
         ({"repeat": 2}, "repeat: unknown key; allowed: deployment, model, k, batch, context_tokens, prompts"),
-        ({"prompts": "nowhere.jsonl"}, "prompts: nowhere.jsonl is not a file, neither in"),
+        ({"prompts": "nowhere.jsonl"}, "prompts: 'nowhere.jsonl' is not a file, relative to "),
         ({"model": "huge"}, "has no model 'huge'; allowed: tiny"),
         (
             {"context_tokens": [126]},
