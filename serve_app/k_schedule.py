@@ -40,6 +40,8 @@ class KSchedule(_Part):
     """The drafter's."""
     buckets: Annotated[list[KBucket], Field(min_length=1)]
     """Ascending, the first from 1."""
+    best_fixed_k: K
+    """The best single K over all measured batches, which the schedule is compared with."""
     hold_steps: Annotated[int, Field(ge=1)] = 4
     """Steps for which another bucket has to be the batch's before K changes: a batch on the edge does not flap."""
     acceptance_by_position: list[Rate]

@@ -12,6 +12,7 @@ FIELDS: dict[str, Any] = {
     "device": "cpu",
     "method": "eagle3",
     "buckets": [{"from_batch": 1, "k": 3}, {"from_batch": 4, "k": 1}, {"from_batch": 8, "k": 0}],
+    "best_fixed_k": 2,
     "hold_steps": 3,
     "acceptance_by_position": [0.5, 0.25, 0.125],
     "step_ms": {1: {0: 10.0, 1: 11.0, 2: 12.0, 3: 13.0}, 8: {0: 20.0, 1: 30.0, 2: 40.0, 3: 50.0}},
