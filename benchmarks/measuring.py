@@ -99,6 +99,9 @@ def refuse_mixture(known: Results, session: Session, path: Path) -> None:
                 f"{path} holds rows of another config (hash {other.config_hash}, now {session.config_hash}); "
                 f"name another file with --out, or remove it"
             )
+        before, now = other.provenance.get("commit"), session.provenance["commit"]
+        if before != now:
+            print(f"note: {path} also holds rows of commit {before}; now it is {now}", file=sys.stderr)
         ours, theirs = session.provenance["machine"], other.provenance.get("machine")
         if ours != theirs:
             raise ConfigError(f"{path} holds rows of another machine ({theirs}); name another file with --out")

@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.fit.bootstrap import Floats, Indices, Interval, interval
-from benchmarks.fit.tables import table
+from benchmarks.fit.tables import Table
 from benchmarks.measuring import MeasuringEngine, Task, measure, new_session
 from benchmarks.results import Cell, Run, read_results
 from benchmarks.sweep_config import SweepConfig, config_hash, file_stem, load_sweep_config, measured_model
@@ -107,8 +107,8 @@ def repeat_ratios(runs: Iterable[Run], ours: Cell, theirs: Cell) -> list[float]:
     return found
 
 
-def verdict_table(found: Sequence[Verdict]) -> str:
-    """As Markdown."""
+def verdict_table(found: Sequence[Verdict]) -> Table:
+    """One row a verdict."""
     rows = [
         (
             str(verdict.batch),
@@ -122,7 +122,7 @@ def verdict_table(found: Sequence[Verdict]) -> str:
     ]
     fixed = found[0].fixed_k
     head = ("batch", "context", "K", "TPOT over K = 0 (99 %)", f"TPOT over fixed K = {fixed} (99 %)", "verdict")
-    return table(head, rows)
+    return Table(head, rows)
 
 
 def _spread(ratios: Sequence[float]) -> Interval:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n\n".join([acceptance_table(fit), cost_table(fit), held_out_sentence(fit), speedup_table(fit)]))
+    print(acceptance_table(fit), cost_table(fit), held_out_sentence(fit), speedup_table(fit), sep="\n\n")
     return 0
 
 

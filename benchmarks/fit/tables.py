@@ -1,6 +1,7 @@
-"""A fit as Markdown tables."""
+"""A fit as tables, which print as Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from benchmarks.fit.bootstrap import Interval
 from benchmarks.fit.fit import Fit
@@ -8,10 +9,17 @@ from benchmarks.fit.step_time_model import median_error
 from benchmarks.results import Cell
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Texts in columns."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        """Markdown."""
+        lines = [self.head, ["---"] * len(self.head), *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cell_name(cell: Cell, contexts: Sequence[int | None]) -> tuple[str, ...]:
@@ -25,17 +33,17 @@ def name_head(contexts: Sequence[int | None]) -> tuple[str, ...]:
     return ("batch", "K") if len(contexts) == 1 else ("context", "batch", "K")
 
 
-def acceptance_table(fit: Fit) -> str:
+def acceptance_table(fit: Fit) -> Table:
     """Rates by position."""
     acceptance = fit.acceptance
     rows = [
         (str(position), f"{rate:.3f}", _between(low_high, 3), f"{acceptance.mean_length(position):.3f}")
         for position, (rate, low_high) in enumerate(zip(acceptance.rates, acceptance.intervals, strict=True), 1)
     ]
-    return table(("position", "accepted up to it", "95 %", "tokens a step with K = position"), rows)
+    return Table(("position", "accepted up to it", "95 %", "tokens a step with K = position"), rows)
 
 
-def cost_table(fit: Fit) -> str:
+def cost_table(fit: Fit) -> Table:
     """Milliseconds of a step by cell: all, draft and verify, and what a model of the other cells says."""
     predicted = {cell.cost.cell: cell for cell in fit.held_out}
     rows = [
@@ -52,10 +60,10 @@ def cost_table(fit: Fit) -> str:
         for cell, cost in fit.costs.items()
     ]
     head = ("T ms", "95 %", "verify ms", "draft ms", "tokens a step", "TPOT ms", "T held out (error)")
-    return table((*name_head(fit.contexts), *head), rows)
+    return Table((*name_head(fit.contexts), *head), rows)
 
 
-def speedup_table(fit: Fit) -> str:
+def speedup_table(fit: Fit) -> Table:
     """Measured speed-up beside both formulas."""
     rows = [
         (
@@ -78,7 +86,7 @@ def speedup_table(fit: Fit) -> str:
         "measured, whole answers",
         "95 %",
     )
-    return table((*name_head(fit.contexts), *head), rows)
+    return Table((*name_head(fit.contexts), *head), rows)
 
 
 def held_out_sentence(fit: Fit) -> str:

@@ -50,8 +50,8 @@ def test_a_schedule_that_is_like_k_0_holds() -> None:
 def test_a_schedule_that_loses_beyond_the_noise_is_found() -> None:
     found = verdicts(rows(Machine(fixed=11.0, noise=0.1), Machine(noise=0.1)), schedule())
     assert all(verdict.is_slower for verdict in found)
-    assert "| 4 | as is | 1 | 1.0" in verdict_table(found)
-    assert "slower than K = 0" in verdict_table(found)
+    assert "| 4 | as is | 1 | 1.0" in str(verdict_table(found))
+    assert "slower than K = 0" in str(verdict_table(found))
 
 
 def test_a_loss_within_the_noise_is_none() -> None:
