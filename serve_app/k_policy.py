@@ -57,9 +57,8 @@ def k_policy_of(settings: ModelSettings) -> KPolicy:
     speculative = settings.speculative_config
     if speculative is None:
         return FixedK(0)
-    compiled = speculative.num_speculative_tokens
     if settings.k_schedule is None:
-        return FixedK(compiled)
+        return FixedK(speculative.num_speculative_tokens)
     path = find_file("k_schedule", settings.k_schedule)
     schedule = load_k_schedule(path)
     for key, measured, served in (
@@ -68,9 +67,11 @@ def k_policy_of(settings: ModelSettings) -> KPolicy:
     ):
         if measured != served:
             raise ConfigError(f"k_schedule: {path} was measured with {key} {measured!r}; the model has {served!r}")
-    if schedule.largest_k > compiled:
+    allowed = speculative.speculative_tokens
+    strange = next((bucket.k for bucket in schedule.buckets if bucket.k not in allowed), None)
+    if strange is not None:
         raise ConfigError(
-            f"k_schedule: {path} has k {schedule.largest_k}; allowed: 0 to num_speculative_tokens, {compiled}, "
-            f"which the programs are built for"
+            f"k_schedule: {path} has k {strange}; allowed by the model's num_speculative_tokens and "
+            f"allowed_num_speculative_tokens: {', '.join(map(str, allowed))}"
         )
-    return LiveK(schedule, compiled) if settings.live_k else ScheduledK(schedule)
+    return LiveK(schedule, allowed) if settings.live_k else ScheduledK(schedule)

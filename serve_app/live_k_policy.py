@@ -32,11 +32,11 @@ class LiveKLimits:
 class LiveK:
     """Estimates acceptance by position, and takes the K with the most tokens a second at the batch's measured costs.
 
-    K is one of those that were measured, and at most `largest_k`, which the programs were built for.
+    K is one of those that were measured, and of those in `allowed`, for which there are programs.
     """
 
     schedule: KSchedule
-    largest_k: int
+    allowed: tuple[int, ...]
     limits: LiveKLimits = LiveKLimits()
     moves: int = field(default=0, init=False)
     """So far."""
@@ -52,7 +52,7 @@ class LiveK:
 
     def num_speculative_tokens(self, batch_size: int) -> int:
         """See KPolicy."""
-        return min(self.schedule.k_of(batch_size), self.largest_k) if self._k is None else self._k
+        return self.schedule.k_of(batch_size) if self._k is None else self._k
 
     def observe(self, feedback: DraftFeedback) -> None:
         """See KPolicy."""
@@ -82,9 +82,9 @@ class LiveK:
         return list(accumulate(rates, mul))
 
     def _decide(self, batch_size: int) -> None:
-        costs = step_costs(self.schedule, batch_size, self.largest_k)
+        costs = step_costs(self.schedule, batch_size)
         lengths = [1.0, *(1.0 + total for total in accumulate(self.acceptance_by_position()))]
-        goodput = {k: lengths[k] / ms for k, ms in costs.items() if k < len(lengths)}
+        goodput = {k: lengths[k] / ms for k, ms in costs.items() if k in self.allowed and k < len(lengths)}
         best = max(goodput, key=lambda k: (goodput[k], -k))
         now = 0.0 if self._k is None else goodput.get(self._k, 0.0)
         if best != self._k and goodput[best] > (1.0 + self.limits.margin) * now:
@@ -103,17 +103,17 @@ class LiveK:
                 self._accepted[position] += before
 
 
-def step_costs(schedule: KSchedule, batch_size: int, largest_k: int) -> dict[int, float]:
+def step_costs(schedule: KSchedule, batch_size: int) -> dict[int, float]:
     """Milliseconds by K for `batch_size`: between measured batches on a line, beyond them as at the nearest.
 
-    Only K up to `largest_k` that were measured at both neighbours are known.
+    Only K that were measured at both neighbours are known.
     """
     batches = sorted(schedule.step_ms)
     place = bisect_left(batches, batch_size)
     low, high = batches[max(place - 1, 0)], batches[min(place, len(batches) - 1)]
     share = 1.0 if high == low else min((batch_size - low) / (high - low), 1.0)
     below, above = schedule.step_ms[low], schedule.step_ms[high]
-    return {k: (1 - share) * below[k] + share * above[k] for k in below if k in above and k <= largest_k}
+    return {k: (1 - share) * below[k] + share * above[k] for k in below if k in above}
 
 
 def _conditional(rates: list[float]) -> list[float]:

@@ -37,7 +37,7 @@ def test_the_settings_choose_the_policy(tmp_path: Path) -> None:
     assert k_policy_of(settings(None, 5)) == FixedK(5)
     assert k_policy_of(settings(None, speculative_config=None)) == FixedK(0)
     assert k_policy_of(settings(path)) == ScheduledK(schedule())
-    assert k_policy_of(settings(path, 4, live_k=True)) == LiveK(schedule(), 4)
+    assert k_policy_of(settings(path, 4, live_k=True)) == LiveK(schedule(), (0, 1, 2, 3, 4))
 
 
 def test_a_schedule_lies_beside_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_a_schedule_lies_beside_the_working_directory(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "k", "sentence"),
     [
-        ({}, 2, "has k 3; allowed: 0 to num_speculative_tokens, 2, which the programs are built for"),
+        ({}, 2, "has k 3; allowed by the model's num_speculative_tokens and allowed_num_speculative_tokens: 0, 1, 2"),
         ({"device": "tpu"}, 3, "was measured with device 'tpu'; the model has 'cpu'"),
         ({"method": "ngram"}, 3, "was measured with method 'ngram'; the model has 'eagle3'"),
     ],
