@@ -1,5 +1,6 @@
 """Where a figure came from."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+
+VARIABLES = ("GOMP_SPINCOUNT", "GLIBC_TUNABLES", "OMP_NUM_THREADS")
+"""Of the environment; each of them changes what a step costs."""
 
 
 def provenance() -> dict[str, str]:
@@ -23,6 +27,7 @@ def provenance() -> dict[str, str]:
         "commit": commit or "unknown",
         "machine": f"{platform.machine()}, {_processor()}",
         "threads": str(torch.get_num_threads()),
+        "environment": " ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ),
         "python": platform.python_version(),
         **{name: version(name) for name in names},
         "command": " ".join(["python -m", *_module_and_arguments()]),

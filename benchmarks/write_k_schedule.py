@@ -34,6 +34,7 @@ def schedule_provenance(fit: Fit, margin: float) -> dict[str, str]:
         "commits": ", ".join(dict.fromkeys(session.provenance["commit"] for session in fit.sessions)),
         "machine": last.provenance["machine"],
         "threads": last.provenance["threads"],
+        "environment": last.provenance.get("environment", ""),
         "config_hash": last.config_hash,
         "sweep": last.provenance["command"],
         "chosen_by": own["command"],
