@@ -113,7 +113,7 @@ def _fits(config: SweepConfig, max_model_len: int) -> None:
 def config_hash(config: SweepConfig, engine: EngineConfig) -> str:
     """16 hex digits that change with what is measured: cells, engine, the text of the prompts; folders do not count."""
     speculative = engine.speculative_config
-    if speculative is not None:
+    if speculative is not None and speculative.model is not None:
         speculative = speculative.model_copy(update={"model": Path(speculative.model).name})
     engine = engine.model_copy(update={"model": Path(engine.model).name, "speculative_config": speculative})
     prompts = (config.prompts or OWN_PROMPTS).read_bytes()
