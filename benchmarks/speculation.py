@@ -12,15 +12,17 @@ from statistics import median
 
 from tqdm import tqdm
 
-from benchmarks.engine_client import ChosenK, EngineAnswer, run_alone
+from benchmarks.engine_client import ChosenPolicy, EngineAnswer, engine_for_measuring, run_alone
+from benchmarks.metrics import Answer, acceptance_by_position, median_ratio, pooled
 from benchmarks.peers.transformers_generate import TransformersPeer
-from benchmarks.timing import Answer, median_ratio, provenance
+from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.config import EngineConfig
 from replicas.engine import build_engine
 from replicas.models.source import resolve_model
-from replicas.request import SamplingParams
+from replicas.request import Acceptance, SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.k_policy import FixedK
 from serve_app.serve_config import load_settings
 
 
@@ -32,17 +34,9 @@ class Mode:
     answers: list[EngineAnswer] = field(default_factory=list[EngineAnswer])
 
     @property
-    def mean_acceptance_length(self) -> float:
-        """1 + accepted / steps over all prompts."""
-        steps = sum(a.acceptance.steps for a in self.answers)
-        return 1 + sum(a.acceptance.accepted for a in self.answers) / max(steps, 1)
-
-    @property
-    def acceptance_by_position(self) -> list[float]:
-        """Share of the steps in which the draft at each position was accepted."""
-        steps = sum(a.acceptance.steps for a in self.answers)
-        counts = [a.acceptance.accepted_by_position for a in self.answers]
-        return [sum(c[i] for c in counts if i < len(c)) / max(steps, 1) for i in range(self.k)]
+    def acceptance(self) -> Acceptance:
+        """Over all prompts."""
+        return pooled(answer.acceptance for answer in self.answers)
 
 
 def measure(
@@ -55,9 +49,8 @@ def measure(
     peer: bool,
 ) -> tuple[list[Mode], list[Answer]]:
     """Answer every prompt at every K (and by transformers), in a fresh random order for each prompt."""
-    policy = ChosenK()
-    # Every prompt runs once for each K: a cache would spare all but the first their prefill.
-    engine = build_engine(config.model_copy(update={"enable_prefix_caching": False}), policy)
+    policy = ChosenPolicy(FixedK(0))
+    engine = build_engine(engine_for_measuring(config, max(ks)), policy)
     engine.warm_up()
     prompts = read_prompts(prompts_file, limit)
     transformers = TransformersPeer(resolve_model(config.model)) if peer else None
@@ -71,7 +64,7 @@ def measure(
         shuffle.shuffle(order)
         for k in order:
             if k is not None:
-                policy.k = k
+                policy.current = FixedK(k)
                 modes[k].answers.append(run_alone(engine, prompt, sampling))
             elif transformers is not None:
                 peer_answers.append(transformers.answer(prompt, tokens))
@@ -91,10 +84,10 @@ def report(modes: list[Mode], peer: list[Answer]) -> str:
         tpot = [a.answer.tpot for a in mode.answers]
         end = [a.answer.seconds_per_token for a in mode.answers]
         same = sum(a.token_ids == b.token_ids for a, b in zip(mode.answers, base.answers, strict=True))
-        positions = " ".join(f"{share:.2f}" for share in mode.acceptance_by_position)
+        positions = " ".join(f"{share:.2f}" for share in acceptance_by_position(mode.acceptance, mode.k))
         lines.append(
             f"| K={mode.k} | {1e3 * median(tpot):.1f} | {median_ratio(base_tpot, tpot):.2f} "
-            f"| {median_ratio(base_end, end):.2f} | {mode.mean_acceptance_length:.2f} | {positions} "
+            f"| {median_ratio(base_end, end):.2f} | {mode.acceptance.mean_acceptance_length:.2f} | {positions} "
             f"| {same}/{len(end)} |"
         )
     if peer:
@@ -119,21 +112,10 @@ def main() -> None:
     args = parser.parse_args()
     models = load_settings(args.config).models
     model = next(m for m in models if args.model in (None, m.id))
-    config = with_largest_k(with_local_checkpoints(model.engine), max(args.k))
-    modes, peer = measure(
-        config, sorted({0, *args.k}), args.prompts, args.limit, args.tokens, args.temperature, args.transformers
-    )
+    config, ks = with_local_checkpoints(model.engine), sorted({0, *args.k})
+    modes, peer = measure(config, ks, args.prompts, args.limit, args.tokens, args.temperature, args.transformers)
     print(report(modes, peer))
     print(json.dumps(provenance()))
-
-
-def with_largest_k(config: EngineConfig, k: int) -> EngineConfig:
-    """`config`, compiled for up to `k` draft tokens."""
-    speculative = config.speculative_config
-    if speculative is None or k == 0:
-        return config
-    largest = {"num_speculative_tokens": k, "allowed_num_speculative_tokens": None}
-    return config.model_copy(update={"speculative_config": speculative.model_copy(update=largest)})
 
 
 if __name__ == "__main__":

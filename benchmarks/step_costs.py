@@ -15,9 +15,9 @@ from statistics import median
 import torch
 from tqdm import tqdm
 
-from benchmarks.engine_client import ChosenK
-from benchmarks.speculation import with_largest_k
-from benchmarks.timing import median_ratio, provenance
+from benchmarks.engine_client import engine_for_measuring
+from benchmarks.metrics import median_ratio
+from benchmarks.provenance import provenance
 from replicas.config import EngineConfig
 from replicas.devices.cpu import CpuBackend
 from replicas.drafters.registry import DRAFTERS, DrafterContext
@@ -32,6 +32,7 @@ from replicas.runner.model_runner import ModelRunner
 from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, StepPlan, TokenChoice
 from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.k_policy import FixedK
 from serve_app.serve_config import load_settings
 
 K = 5
@@ -203,10 +204,9 @@ def main() -> None:
     args = parser.parse_args()
     models = load_settings(args.config).models
     model = next(m for m in models if args.model in (None, m.id))
-    config = with_largest_k(with_local_checkpoints(model.engine), K)
-    config = config.model_copy(update={"enable_prefix_caching": False, "max_num_seqs": BATCH})
+    config = engine_for_measuring(with_local_checkpoints(model.engine), K, BATCH)
     timings = measure_programs(config, args.rounds)
-    batch = measure_batch(build_engine(config, ChosenK()), args.rounds)
+    batch = measure_batch(build_engine(config, FixedK(0)), args.rounds)
     print(report(timings, batch))
     print(json.dumps(provenance()))
 

@@ -1,7 +1,9 @@
 """Prompts to measure with."""
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 OWN_PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -30,3 +32,19 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[index * len(prompts) // limit] for index in range(limit)]
+
+
+def with_background(
+    prompt: Prompt, others: Sequence[Prompt], min_tokens: int, count_tokens: Callable[[str], int]
+) -> Prompt:
+    """`prompt` behind as many of `others`, over and over, as it takes to have `min_tokens` tokens of text."""
+    background: list[str] = []
+    missing = min_tokens - count_tokens(prompt.text)
+    for other in cycle(others):
+        if missing <= 0:
+            break
+        background.append(other.text)
+        missing -= count_tokens(other.text)
+    if not background:
+        return prompt
+    return Prompt(prompt.category, "\n\n".join(["Earlier questions:", *background, "Now answer this:", prompt.text]))

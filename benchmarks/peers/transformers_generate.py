@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.streamers import BaseStreamer
 
-from benchmarks.timing import Answer
+from benchmarks.metrics import Answer
 from benchmarks.workloads import Prompt
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.prefix_cache import PrefixCache
 from replicas.request import RequestOutput
-from replicas.scheduling.k_policy import KPolicy, allowed_k
+from replicas.scheduling.k_policy import KPolicy, allowed_k, draft_feedback
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult
 
@@ -106,6 +106,8 @@ class Scheduler:
                 output = self._apply_one(sequence, part, result.sequences[part.request_id], batch.is_prefill)
                 if output is not None:
                     outputs.append(output)
+            if not batch.is_prefill:
+                self._k_policy.observe(draft_feedback(batch, result))
         self._running = [s for s in self._running if s.finish_reason is None]
         return outputs
 

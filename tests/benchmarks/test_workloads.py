@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
+from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts, with_background
 
 
 def test_first_turns_in_order(tmp_path: Path) -> None:
@@ -24,5 +24,15 @@ def test_a_limit_spreads_over_the_file(tmp_path: Path) -> None:
 
 def test_own_prompts_are_varied() -> None:
     prompts = read_prompts(OWN_PROMPTS)
-    assert len(prompts) == 24
+    assert len(prompts) == 40
     assert len({p.category for p in prompts}) >= 8
+
+
+def test_background_lengthens_a_prompt_and_leaves_its_question_last() -> None:
+    others = [Prompt("", "one two three"), Prompt("", "four five")]
+    asked = Prompt("math", "how many?")
+    long = with_background(asked, others, 12, lambda text: len(text.split()))
+    assert long.category == "math"
+    assert long.text.endswith("how many?")
+    assert long.text.count("one two three") == 2
+    assert with_background(asked, others, 2, lambda text: len(text.split())) == asked

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
-from benchmarks.speculation import with_largest_k
+from benchmarks.engine_client import engine_for_measuring
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.engine import Engine, build_engine
 from replicas.request import GenerationRequest
@@ -27,9 +27,7 @@ class Demo:
 
     def __init__(self, dtype: str) -> None:
         served = load_settings(CONFIG).models[0].engine
-        # Every K must prefill anew: the prompts are the same.
-        changes = {"dtype": dtype, "max_model_len": 256, "enable_prefix_caching": False}
-        config = with_largest_k(served, 8).model_copy(update=changes)
+        config = engine_for_measuring(served, 8).model_copy(update={"dtype": dtype, "max_model_len": 256})
         self.policy = FixedK(0)
         self.engine: Engine = build_engine(with_local_checkpoints(config), self.policy)
         assert self.engine.codec is not None

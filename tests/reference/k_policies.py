@@ -2,6 +2,8 @@
 
 import random
 
+from replicas.scheduling.k_policy import DraftFeedback
+
 
 class FixedK:
     """K is `k`, which a test may change between steps."""
@@ -11,6 +13,9 @@ class FixedK:
 
     def num_speculative_tokens(self, batch_size: int) -> int:
         return self.k
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        pass
 
 
 class RandomK:
@@ -22,3 +27,6 @@ class RandomK:
 
     def num_speculative_tokens(self, batch_size: int) -> int:
         return self._random.randint(0, self._largest)
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        pass

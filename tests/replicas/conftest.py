@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, written once a run."""
+"""The tiny random target, loaded once a run."""
 
 from pathlib import Path
 
@@ -8,15 +8,7 @@ from transformers import LlamaForCausalLM
 from replicas.config import SpeculativeConfig
 from tests.reference.hand_built_engine import TinyTarget
 from tests.reference.mtp import NaiveMtp
-from tests.reference.tiny_checkpoints import write_head, write_target
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama target with its tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny_target")
-    write_target(folder)
-    return folder
+from tests.reference.tiny_checkpoints import write_target
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +21,6 @@ def tiny_reference(tiny_folder: Path) -> LlamaForCausalLM:
 def tiny_target(tiny_folder: Path) -> TinyTarget:
     """The same target in ours, float32."""
     return TinyTarget(tiny_folder)
-
-
-@pytest.fixture(scope="session")
-def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random EAGLE3 head for it."""
-    folder = tmp_path_factory.mktemp("tiny_head")
-    write_head(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from replicas.errors import ConfigError
-from serve_app.checkpoint_paths import PROJECT_ROOT, resolve_checkpoint
+from serve_app.checkpoint_paths import PROJECT_ROOT, find_file, resolve_checkpoint
 
 
 def test_the_first_folder_that_has_it_wins(tmp_path: Path) -> None:
@@ -39,3 +39,14 @@ def test_a_path_that_is_not_there_is_refused(reference: str, tmp_path: Path) -> 
 def test_an_absolute_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is neither a file nor a folder, nor a hub id"):
         resolve_checkpoint(str(tmp_path / "absent"))
+
+
+def test_a_file_is_searched_like_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "s.yaml").write_text("")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    assert find_file("k_schedule", "s.yaml", folders) == tmp_path / "b" / "s.yaml"
+    assert find_file("k_schedule", tmp_path / "b" / "s.yaml", folders) == tmp_path / "b" / "s.yaml"
+    with pytest.raises(ConfigError) as caught:
+        find_file("k_schedule", "c.yaml", folders)
+    assert str(caught.value) == f"k_schedule: 'c.yaml' is not a file, relative to {folders[0]} or {folders[1]}"

@@ -100,6 +100,10 @@ def test_the_command_says_ok_or_what_is_wrong(
     path.write_text(yaml.safe_dump(config))
     assert main([str(path)]) == 0
     assert capsys.readouterr().out == "OK\n"
+    model["k_schedule"] = "absent.yaml"
+    path.write_text(yaml.safe_dump(config))
+    assert main([str(path)]) == 1
+    assert "k_schedule: 'absent.yaml' is not a file" in capsys.readouterr().err
     model["speculative_config"]["model"] = "configs/drafters/absent"
     path.write_text(yaml.safe_dump(config))
     assert main([str(path)]) == 1

@@ -55,6 +55,14 @@ def test_a_model_is_its_engine_and_its_deployment() -> None:
             args(resources={"cpus": 1}),
             "models[0].resources.cpus: unknown key; allowed: num_cpus, memory, custom",
         ),
+        (
+            args(k_schedule="s.yaml", speculative_config=None),
+            "models[0]: k_schedule is 's.yaml', but there is no speculative_config to draft with",
+        ),
+        (
+            args(live_k=True),
+            "models[0]: live_k is true, but there is no k_schedule, whose measured costs it weighs K by",
+        ),
         ({"models": [{"id": "small"}]}, "models[0].model: required, but absent"),
         (
             {"models": [*args()["models"], *args()["models"]]},

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicas.scheduling.k_policy import DraftFeedback
 from replicas.scheduling.step_plan import SequencePlan, StepPlan
 from tests.reference.k_policies import FixedK, RandomK
 from tests.reference.scheduler_bench import SchedulerBench, parts_of, prompt_of, ran
@@ -104,6 +105,9 @@ class ListedK:
 
     def num_speculative_tokens(self, batch_size: int) -> int:
         return self.ks[0]
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        pass
 
     def next_step(self) -> None:
         if len(self.ks) > 1:

@@ -1,38 +1,16 @@
-"""What is timed of one answer, and where a figure came from. Definitions as in vLLM's and NVIDIA's benchmarks."""
+"""Where a figure came from."""
 
+import os
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 
+import torch
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Seconds and counts of one request."""
-
-    first_token: float
-    """TTFT: from submission to the first content."""
-    end_to_end: float
-    tokens: int
-    """Output tokens by the engine's or server's own count."""
-
-    @property
-    def tpot(self) -> float:
-        """Seconds an output token after the first: (end-to-end - TTFT) / (tokens - 1). Needs two tokens."""
-        return (self.end_to_end - self.first_token) / (self.tokens - 1)
-
-    @property
-    def seconds_per_token(self) -> float:
-        """End-to-end seconds over output tokens, prefill included."""
-        return self.end_to_end / self.tokens
-
-
-def median_ratio(ours: list[float], theirs: list[float]) -> float:
-    """Median of the ratios of pairs that were measured next to each other."""
-    return median(a / b for a, b in zip(ours, theirs, strict=True))
+VARIABLES = ("GOMP_SPINCOUNT", "GLIBC_TUNABLES", "OMP_NUM_THREADS")
+"""Of the environment; each of them changes what a step costs."""
 
 
 def provenance() -> dict[str, str]:
@@ -48,6 +26,8 @@ def provenance() -> dict[str, str]:
     return {
         "commit": commit or "unknown",
         "machine": f"{platform.machine()}, {_processor()}",
+        "threads": str(torch.get_num_threads()),
+        "environment": " ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ),
         "python": platform.python_version(),
         **{name: version(name) for name in names},
         "command": " ".join(["python -m", *_module_and_arguments()]),

@@ -1,0 +1,112 @@
+"""A fit as tables, which print as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.fit.bootstrap import Interval
+from benchmarks.fit.fit import Fit
+from benchmarks.fit.step_time_model import median_error
+from benchmarks.results import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Texts in columns."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        """Markdown."""
+        lines = [self.head, ["---"] * len(self.head), *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell_name(cell: Cell, contexts: Sequence[int | None]) -> tuple[str, ...]:
+    """Batch, K, and the context if there are several."""
+    name = (str(cell.batch), "schedule" if cell.k is None else str(cell.k))
+    return name if len(contexts) == 1 else (str(cell.context_tokens or "as is"), *name)
+
+
+def name_head(contexts: Sequence[int | None]) -> tuple[str, ...]:
+    """Column names of `cell_name`."""
+    return ("batch", "K") if len(contexts) == 1 else ("context", "batch", "K")
+
+
+def acceptance_table(fit: Fit) -> Table:
+    """Rates by position."""
+    acceptance = fit.acceptance
+    rows = [
+        (str(position), f"{rate:.3f}", _between(low_high, 3), f"{acceptance.mean_length(position):.3f}")
+        for position, (rate, low_high) in enumerate(zip(acceptance.rates, acceptance.intervals, strict=True), 1)
+    ]
+    return Table(("position", "accepted up to it", "95 %", "tokens a step with K = position"), rows)
+
+
+def cost_table(fit: Fit) -> Table:
+    """Milliseconds of a step by cell: all, draft and verify, and what a model of the other cells says."""
+    predicted = {cell.cost.cell: cell for cell in fit.held_out}
+    rows = [
+        (
+            *cell_name(cell, fit.contexts),
+            _ms(cost.seconds),
+            _between(Interval(1e3 * cost.interval.low, 1e3 * cost.interval.high), 2),
+            _ms(cost.verify_seconds),
+            _ms(cost.draft_seconds),
+            f"{cost.tokens:.2f}",
+            _ms(cost.tpot),
+            f"{_ms(predicted[cell].predicted)} ({predicted[cell].error:+.1%})" if cell in predicted else "",
+        )
+        for cell, cost in fit.costs.items()
+    ]
+    head = ("T ms", "95 %", "verify ms", "draft ms", "tokens a step", "TPOT ms", "T held out (error)")
+    return Table((*name_head(fit.contexts), *head), rows)
+
+
+def speedup_table(fit: Fit) -> Table:
+    """Measured speed-up beside both formulas."""
+    rows = [
+        (
+            *cell_name(cell, fit.contexts),
+            f"{speedup.measured:.2f}",
+            _between(speedup.interval, 2),
+            f"{speedup.simple:.2f} ({speedup.simple_error:+.0%})",
+            f"{speedup.expected:.2f} ({speedup.expected_error:+.0%})",
+            "" if speedup.answers is None else f"{speedup.answers:.2f}",
+            _between(speedup.answers_interval, 2),
+        )
+        for cell, speedup in fit.speedups.items()
+        if cell.k
+    ]
+    head = (
+        "measured, decode steps",
+        "95 %",
+        "(1 + K alpha) / (1 + K overhead)",
+        "from acceptance by position and T",
+        "measured, whole answers",
+        "95 %",
+    )
+    return Table((*name_head(fit.contexts), *head), rows)
+
+
+def held_out_sentence(fit: Fit) -> str:
+    """How far the model of T is off on cells that it has not seen."""
+    if not fit.held_out:
+        return "Too few cells to hold one out from the model of T(batch, K)."
+    worst = max(fit.held_out, key=lambda cell: abs(cell.error))
+    cell = worst.cost.cell
+    return (
+        f"The model of T(batch, K), fitted to the other cells, is off by {median_error(fit.held_out):.1%} in the "
+        f"median of {len(fit.held_out)} held-out cells, and by {worst.error:+.1%} at worst "
+        f"(batch {cell.batch}, K = {cell.k}). Its stairs are {fit.model.stair} rows wide."
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"
+
+
+def _between(interval: Interval, digits: int) -> str:
+    if interval.high == float("inf"):
+        return "unknown"
+    return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"

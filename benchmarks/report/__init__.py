@@ -1,0 +1,1 @@
+"""One page about a sweep, its schedule and the verification: HTML for people, Markdown for repositories."""
