@@ -7,6 +7,8 @@ import torch
 
 from replicas.config import EngineConfig
 from replicas.devices.cpu import CpuBackend
+from replicas.devices.device_backend import DeviceBackend
+from replicas.devices.xla_neuron import XlaBackend
 from replicas.drafters.registry import DRAFTERS, DrafterContext
 from replicas.errors import RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
@@ -145,11 +147,18 @@ class Engine:
         )
 
 
+def build_backend(config: EngineConfig) -> DeviceBackend:
+    """The device that `config` names. Raises ConfigError where its runtime is not installed."""
+    if config.device == "cpu":
+        return CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
+    return XlaBackend(config.device, config.dtype)
+
+
 def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
     """Load and place everything that `config` names. Raises CheckpointError or ConfigError, each in one sentence."""
     folder = resolve_model(config.model)
     shape = target_config(folder)
-    backend = CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
+    backend = build_backend(config)
     blocks_a_sequence = -(-config.max_model_len // config.block_size)
     num_blocks = config.num_blocks or 1 + config.max_num_seqs * blocks_a_sequence
     speculative = config.speculative_config

@@ -14,6 +14,8 @@ INGRESS_DEPLOYMENT = "Ingress"
 REPLICA_VARIABLES = {
     # Threads that wait spin briefly, and weights lie in huge pages (docs/decisions/0007).
     "cpu": {"GOMP_SPINCOUNT": "40000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "neuron": {},
+    "xla-cpu": {},
 }
 
 Count = Annotated[int, Field(ge=0)]

@@ -9,6 +9,7 @@ import torch
 
 from replicas.config import EngineConfig
 from replicas.devices.cpu import CpuBackend
+from replicas.devices.device_backend import DeviceBackend
 from replicas.drafters.drafter import Drafter
 from replicas.drafters.eagle3 import Eagle3Drafter
 from replicas.drafters.eagle3_head import Eagle3Head
@@ -72,10 +73,10 @@ class Bench:
 class TinyTarget:
     """A target loaded once, from which engines are built in a few milliseconds."""
 
-    def __init__(self, folder: Path, max_model_len: int = 512, backend: CpuBackend | None = None) -> None:
+    def __init__(self, folder: Path, max_model_len: int = 512, backend: DeviceBackend | None = None) -> None:
         self.folder = folder
         self.shape = target_config(folder)
-        self.backend = backend or CpuBackend("float32", num_threads=1)
+        self.backend: DeviceBackend = backend or CpuBackend("float32", num_threads=1)
         self._max_model_len = max_model_len
         with torch.inference_mode():
             self.model = load_target(folder, self.shape, self.backend, max_model_len)
@@ -111,7 +112,9 @@ class TinyTarget:
         num_blocks = config.num_blocks or 1 + config.max_num_seqs * -(-config.max_model_len // config.block_size)
 
         def cache(layers: int, kv_heads: int, head_dim: int) -> PagedCache:
-            return PagedCache(layers, num_blocks, config.block_size, kv_heads, head_dim)
+            backend = self.backend
+            device, dtype = backend.torch_device, backend.activation_dtype
+            return PagedCache(layers, num_blocks, config.block_size, kv_heads, head_dim, device, dtype)
 
         with torch.inference_mode():
             target_cache = cache(self.shape.num_layers, self.shape.num_kv_heads, self.shape.head_dim)
