@@ -62,7 +62,7 @@ class EngineConfig(BaseModel):
     block_size: Annotated[int, Field(ge=1, le=256)] = 16
     """Tokens a KV block."""
     num_blocks: Annotated[int, Field(ge=2)] | None = None
-    """KV blocks; None makes room for `max_num_seqs` sequences of `max_model_len`."""
+    """KV blocks; None makes room for `max_num_seqs` sequences of `max_model_len`, or as much as memory has."""
     max_num_batched_tokens: Annotated[int, Field(ge=16)] = 256
     """Prompt tokens that one step may run: longer prompts are prefilled in chunks between decode steps."""
     enable_prefix_caching: bool = True

@@ -1,5 +1,6 @@
 """The engine: plan, execute, apply. Synchronous and without Ray, so that sweeps and tests can drive it."""
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from replicas.devices.cpu import CpuBackend
 from replicas.devices.device_backend import DeviceBackend
 from replicas.devices.xla_neuron import XlaBackend
 from replicas.drafters.registry import DRAFTERS, DrafterContext
+from replicas.engine_memory import cpu_placement, plan_engine
 from replicas.errors import RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
@@ -25,6 +27,8 @@ from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.token_choice import token_choice
 from replicas.text_codec import TextCodec
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +159,26 @@ def build_backend(config: EngineConfig) -> DeviceBackend:
 
 
 def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
-    """Load and place everything that `config` names. Raises CheckpointError or ConfigError, each in one sentence."""
+    """Load and place everything that `config` names. Raises CheckpointError or ConfigError, each in one sentence.
+
+    What cannot fit the device's memory is refused before a weight is read; KV blocks that do not fit are left out.
+    """
     folder = resolve_model(config.model)
     shape = target_config(folder)
     backend = build_backend(config)
-    blocks_a_sequence = -(-config.max_model_len // config.block_size)
-    num_blocks = config.num_blocks or 1 + config.max_num_seqs * blocks_a_sequence
     speculative = config.speculative_config
     ks = speculative.speculative_tokens if speculative else (0,)
     if speculative:
         for size in range(1, config.max_num_seqs + 1):
             allowed_k(k_policy, size, ks)
+    buckets = ShapeBuckets.build(
+        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, ks
+    )
+    memory = plan_engine(config, shape, folder, buckets, cpu_placement(config.dtype))
+    memory.check()
+    num_blocks = memory.num_blocks
+    if num_blocks < memory.wanted_blocks:
+        logger.warning("KV has %d blocks; max_num_seqs wants %d", num_blocks, memory.wanted_blocks)
     with torch.inference_mode():
         target = load_target(folder, shape, backend, config.max_model_len)
         cache = PagedCache(
@@ -182,9 +195,6 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
             context = DrafterContext(config, speculative, target, backend, num_blocks)
             drafter = DRAFTERS[speculative.method](context)
             target.tap(drafter.tapped_layers)
-    buckets = ShapeBuckets.build(
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, ks
-    )
     limits = SchedulerLimits(
         config.max_model_len,
         config.max_num_seqs,
