@@ -6,8 +6,8 @@ python -m benchmarks.inf2_memory
 from benchmarks.published_models import PAIRS, PublishedPair
 from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.devices.memory_plan import MemoryPlan, gib
-from replicas.engine_memory import neuron_placement, plan_models
-from replicas.runner.shape_buckets import ShapeBuckets
+from replicas.engine_memory import placement_of, plan_models
+from replicas.engine_programs import buckets_of
 
 RANKS = (1, 2, 4, 8)
 MAX_MODEL_LEN = 8192
@@ -16,31 +16,30 @@ NUM_SPECULATIVE_TOKENS = 5
 """As in the first seed's example."""
 
 
-def plan(pair: PublishedPair, ranks: int) -> MemoryPlan:
-    """The plan of one rank."""
-    config = EngineConfig(
+def engine_config(pair: PublishedPair, ranks: int) -> EngineConfig:
+    """An engine for `pair`; it is never built."""
+    head = SpeculativeConfig(
+        method="eagle3",
         model=pair.name,
+        num_speculative_tokens=NUM_SPECULATIVE_TOKENS,
+        allowed_num_speculative_tokens=(NUM_SPECULATIVE_TOKENS,),
+    )
+    return EngineConfig(
+        model=pair.name,
+        device="neuron",
+        dtype="bfloat16",
+        tensor_parallel_size=ranks,
         max_model_len=MAX_MODEL_LEN,
         max_num_seqs=MAX_NUM_SEQS,
-        speculative_config=SpeculativeConfig(
-            method="eagle3", model=pair.name, num_speculative_tokens=NUM_SPECULATIVE_TOKENS
-        ),
+        speculative_config=head,
     )
-    buckets = ShapeBuckets.build(
-        config.max_num_seqs,
-        config.max_num_batched_tokens,
-        config.max_model_len,
-        config.block_size,
-        NUM_SPECULATIVE_TOKENS,
-    )
+
+
+def plan(pair: PublishedPair, ranks: int) -> MemoryPlan:
+    """The plan of one rank."""
+    config = engine_config(pair, ranks)
     target, head = pair.stored_target(MAX_MODEL_LEN), pair.stored_head(MAX_MODEL_LEN)
-    return plan_models(config, buckets, neuron_placement(ranks, num_programs(buckets)), target, head)
-
-
-def num_programs(buckets: ShapeBuckets) -> int:
-    """Decode at K = 0 and K, and prefill, for every context."""
-    decode = len(buckets.batch_sizes) * 2
-    return (decode + len(buckets.chunk_tokens)) * len(buckets.context_blocks)
+    return plan_models(config, buckets_of(config), placement_of(config), target, head)
 
 
 def table() -> str:

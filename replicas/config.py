@@ -53,6 +53,8 @@ class EngineConfig(BaseModel):
     """Batch-invariant: greedy output and its logits are the same bits whatever runs beside it, and for every K."""
     executor: Literal["lazy", "trace"] = "lazy"
     """On NeuronCores, how programs get there: trace runs without Python, but holds the weights once a program."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=32)] = 1
+    """Ranks that share the model, each on a NeuronCore of its own."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of one product on the CPU; None leaves torch's choice."""
     max_model_len: Annotated[int, Field(ge=16)] = 2048

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from replicas.config import EngineConfig
+from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.errors import ConfigError
 
 DEPLOYMENT_KEYS = frozenset({"id", "autoscaling", "resources", "max_ongoing_requests", "max_queued_requests"})
@@ -43,13 +44,20 @@ def read_engines(path: Path) -> list[NamedEngine]:
             config = EngineConfig.model_validate({k: v for k, v in keys.items() if k not in DEPLOYMENT_KEYS})
             engines.append(NamedEngine(name, config))
         except ValidationError as error:
-            problems += [
-                f"{place}{'.'.join(map(str, problem['loc'])) or '(the whole)'}: {problem['msg']}"
-                for problem in error.errors()
-            ]
+            problems += [place + _sentence(problem) for problem in error.errors()]
     if problems:
         raise ConfigError("\n".join(problems))
     return engines
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    where = ".".join(map(str, problem["loc"])) or "(the whole)"
+    if problem["type"] == "extra_forbidden":
+        owner = EngineConfig if len(problem["loc"]) == 1 else SpeculativeConfig
+        return f"{where}: unknown key; allowed: {', '.join(owner.model_fields)}"
+    if problem["type"] in ("missing", "value_error"):
+        return f"{where}: {problem['msg']}"
+    return f"{where}: got {problem['input']!r:.80}; {problem['msg'].replace('Input should', 'it should')}"
 
 
 def _models(data: Any, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

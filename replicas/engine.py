@@ -9,10 +9,13 @@ import torch
 from replicas.config import EngineConfig
 from replicas.devices.cpu import CpuBackend
 from replicas.devices.device_backend import DeviceBackend
+from replicas.devices.environment import probe
+from replicas.devices.start_checks import cpu_findings, neuron_findings, require
 from replicas.devices.xla_neuron import XlaBackend
 from replicas.drafters.registry import DRAFTERS, DrafterContext
-from replicas.engine_memory import cpu_placement, plan_engine
-from replicas.errors import RequestError
+from replicas.engine_memory import placement_of, plan_engine
+from replicas.engine_programs import buckets_of, compiled_programs
+from replicas.errors import ConfigError, RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.kv_cache.prefix_cache import PrefixCache
@@ -21,7 +24,6 @@ from replicas.models.registry import load_target, target_config
 from replicas.models.source import resolve_model
 from replicas.request import GenerationRequest, RequestOutput
 from replicas.runner.model_runner import ModelRunner
-from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.k_policy import KPolicy, allowed_k
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
@@ -158,11 +160,24 @@ def build_backend(config: EngineConfig) -> DeviceBackend:
     return XlaBackend(config.device, config.dtype)
 
 
+def check_start(config: EngineConfig) -> None:
+    """Refuse, before anything is loaded or compiled, what this machine or this code cannot do. Raises ConfigError."""
+    if config.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {config.tensor_parallel_size}, and ranks are not built yet; allowed: 1"
+        )
+    if config.device == "cpu":
+        require(cpu_findings(probe(), config.dtype, config.num_threads))
+    if config.device == "neuron":
+        require(neuron_findings(probe(), config.tensor_parallel_size, len(compiled_programs(config))))
+
+
 def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
     """Load and place everything that `config` names. Raises CheckpointError or ConfigError, each in one sentence.
 
     What cannot fit the device's memory is refused before a weight is read; KV blocks that do not fit are left out.
     """
+    check_start(config)
     folder = resolve_model(config.model)
     shape = target_config(folder)
     backend = build_backend(config)
@@ -171,10 +186,8 @@ def build_engine(config: EngineConfig, k_policy: KPolicy) -> Engine:
     if speculative:
         for size in range(1, config.max_num_seqs + 1):
             allowed_k(k_policy, size, ks)
-    buckets = ShapeBuckets.build(
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, ks
-    )
-    memory = plan_engine(config, shape, folder, buckets, cpu_placement(config.dtype))
+    buckets = buckets_of(config)
+    memory = plan_engine(config, shape, folder, buckets, placement_of(config))
     memory.check()
     num_blocks = memory.num_blocks
     if num_blocks < memory.wanted_blocks:

@@ -9,8 +9,10 @@ from replicas.devices.memory_plan import MIB, LargestProgram, MemoryPlan, Memory
 from replicas.devices.neuron_hardware import core_pool
 from replicas.devices.weight_sizes import DecoderSizes, Precision, StoredModel
 from replicas.drafters.eagle3_config import read_eagle3_config
+from replicas.engine_programs import buckets_of, compiled_programs
 from replicas.models.checkpoint import Checkpoint
 from replicas.models.model_config import ModelConfig
+from replicas.models.registry import target_config
 from replicas.models.source import resolve_model
 from replicas.runner.shape_buckets import ShapeBuckets
 
@@ -28,21 +30,41 @@ class Placement:
     pool: MemoryPool
     ranks: int
     precision: Precision
-    is_host: bool
-    """Weights are converted in this pool, and gathered contexts are kept, one for each number of blocks."""
+    converts_weights: bool
+    """In this pool, and not before."""
 
 
 def cpu_placement(dtype: str) -> Placement:
     """One rank in this machine's free memory; activations are float32."""
     precision = Precision(DTYPE_BYTES[dtype], 4, input_block=FBGEMM_BLOCK if dtype == "float16" else 1)
-    pool = MemoryPool("this machine's free memory", available_memory(), HOST_RESERVE)
-    return Placement(pool, 1, precision, is_host=True)
+    return Placement(host_pool(), 1, precision, converts_weights=True)
+
+
+def host_pool() -> MemoryPool:
+    """What this machine has free now."""
+    return MemoryPool("this machine's free memory", available_memory(), HOST_RESERVE)
 
 
 def neuron_placement(ranks: int, num_programs: int, dtype: str = "bfloat16") -> Placement:
     """One rank a NeuronCore-v2, everything in `dtype`."""
     size = DTYPE_BYTES[dtype]
-    return Placement(core_pool(num_programs), ranks, Precision(size, size), is_host=False)
+    return Placement(core_pool(num_programs), ranks, Precision(size, size), converts_weights=False)
+
+
+def placement_of(config: EngineConfig) -> Placement:
+    """Where `config` says that its ranks live."""
+    if config.device == "neuron":
+        return neuron_placement(config.tensor_parallel_size, len(compiled_programs(config)), config.dtype)
+    if config.device == "xla-cpu":
+        size = DTYPE_BYTES[config.dtype]
+        return Placement(host_pool(), config.tensor_parallel_size, Precision(size, size), converts_weights=True)
+    return cpu_placement(config.dtype)
+
+
+def plan_config(config: EngineConfig) -> MemoryPlan:
+    """The plan of one rank of `config`. Raises CheckpointError or ConfigError if a model is not to be had."""
+    folder = resolve_model(config.model)
+    return plan_engine(config, target_config(folder), folder, buckets_of(config), placement_of(config))
 
 
 def plan_engine(
@@ -65,13 +87,11 @@ def plan_models(
     drafter: StoredModel | None,
 ) -> MemoryPlan:
     """The plan of one rank, of models whose shapes are known."""
-    contexts = {batch * blocks for batch in buckets.batch_sizes for blocks in buckets.context_blocks}
     program = LargestProgram(
         batch_size=buckets.batch_sizes[-1],
         chunk_tokens=buckets.chunk_tokens[-1],
-        decode_tokens=1 + buckets.max_num_speculative_tokens,
+        decode_tokens=1 + buckets.speculative_tokens[-1],
         context_tokens=config.max_model_len,
-        kept_contexts=sum(contexts) * config.block_size if placement.is_host else 0,
     )
     return plan_memory(
         pool=placement.pool,
@@ -80,7 +100,7 @@ def plan_models(
         target=target,
         drafter=drafter,
         program=program,
-        converts_weights=placement.is_host,
+        converts_weights=placement.converts_weights,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
         asked_blocks=config.num_blocks,

@@ -36,8 +36,6 @@ class LargestProgram:
     decode_tokens: int
     """1 + K."""
     context_tokens: int
-    kept_contexts: int = 0
-    """Tokens of gathered context that stay allocated between steps (CPU: one workspace a shape)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ def plan_memory(
     shares = [model.sizes.of_rank(ranks) for model in models]
     pairs = list(zip(models, shares, strict=True))
     running = max(_running(model, share, ranks, precision, program) for model, share in pairs)
-    kept = program.kept_contexts * sum(share.kv_elements // share.num_layers for share in shares)
+    gathered = program.batch_size * program.context_tokens * sum(s.kv_elements // s.num_layers for s in shares)
     converting = max(_largest_conversion(model, ranks) for model in models) if converts_weights else 0
     weights = [weight_bytes(model, ranks, precision) for model in models]
     blocks = ceil_div(program.context_tokens, block_size)
@@ -143,7 +141,7 @@ def plan_memory(
         target_weights=weights[0],
         drafter_weights=sum(weights[1:]),
         rotary_tables=sum(_rotary_bytes(model, share, precision) for model, share in pairs),
-        working=max(running + kept * precision.activation, converting),
+        working=max(running + gathered * precision.activation, converting),
         block_bytes=sum(share.kv_elements for share in shares) * block_size * precision.activation,
         block_size=block_size,
         blocks_a_sequence=blocks,
@@ -168,8 +166,7 @@ def _running(model: StoredModel, share: DecoderSizes, ranks: int, precision: Pre
         rows = batch * tokens
         # The KV heads share one mask; each has scores of its own.
         attended = rows * program.context_tokens * (share.num_heads // share.num_kv_heads + share.num_heads)
-        gathered = batch * program.context_tokens * 2 * share.num_kv_heads * share.head_dim
-        return (rows * row + attended + gathered) * precision.activation + batch * choices * vocab
+        return (rows * row + attended) * precision.activation + batch * choices * vocab
 
     decode = step(program.batch_size, program.decode_tokens, program.decode_tokens)
     return max(step(1, program.chunk_tokens, 1), decode)

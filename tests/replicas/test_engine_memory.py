@@ -8,9 +8,9 @@ from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.devices.memory_plan import MemoryPlan, MemoryPool
 from replicas.engine import build_engine
 from replicas.engine_memory import Placement, cpu_placement, neuron_placement, plan_engine
+from replicas.engine_programs import buckets_of
 from replicas.errors import ConfigError
 from replicas.models.registry import target_config
-from replicas.runner.shape_buckets import ShapeBuckets
 from tests.reference.k_policies import FixedK
 from tests.reference.tiny_checkpoints import DRAFT_VOCAB, HIDDEN, VOCAB
 
@@ -23,11 +23,9 @@ def config_of(target: Path, head: Path | None, **changes: object) -> EngineConfi
 
 def plan(config: EngineConfig, placement: Placement | None = None) -> MemoryPlan:
     folder = Path(config.model)
-    k = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
-    buckets = ShapeBuckets.build(
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, k
+    return plan_engine(
+        config, target_config(folder), folder, buckets_of(config), placement or cpu_placement(config.dtype)
     )
-    return plan_engine(config, target_config(folder), folder, buckets, placement or cpu_placement(config.dtype))
 
 
 def test_weights_and_kv_are_those_of_the_engine(tiny_folder: Path, tiny_head: Path) -> None:
@@ -84,5 +82,5 @@ def test_kv_shrinks_to_what_is_free_but_never_below_a_sequence(
 def test_capacity_is_the_pool_s(tiny_folder: Path) -> None:
     placement = cpu_placement("float16")
     assert placement.pool.capacity > 2**28
-    small = Placement(MemoryPool("a core", 2**20), 1, placement.precision, is_host=True)
+    small = Placement(MemoryPool("a core", 2**20), 1, placement.precision, converts_weights=True)
     assert plan(config_of(tiny_folder, None), small).sequences_that_fit == 0

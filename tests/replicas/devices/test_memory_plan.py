@@ -46,15 +46,16 @@ def test_rotary_tables_span_query_key_and_value_heads() -> None:
     assert plan(ranks=2).rotary_tables == 2 * 4 * 32 * (2 + 2 * 1) * 2
 
 
-def test_a_program_at_work_holds_its_rows_its_scores_its_context_and_its_logits() -> None:
-    rows = 2 * 3
-    activations = rows * (6 * 8 + 4 * 8 * 2 + 3 * 16) + rows * 20 * (2 + 4) + 2 * 20 * 2 * 2 * 2
-    assert plan().working == 4 * activations + rows * 10 * 3 * 4
+def test_a_program_at_work_holds_its_rows_its_scores_its_logits_and_the_context_that_it_gathered() -> None:
+    rows, gathered = 2 * 3, 2 * 20 * 2 * 2 * 2
+    activations = rows * (6 * 8 + 4 * 8 * 2 + 3 * 16) + rows * 20 * (2 + 4)
+    assert plan().working == 4 * (activations + gathered) + rows * 10 * 3 * 4
     # A long chunk needs more than decoding.
     longer = plan(program=replace(PROGRAM, chunk_tokens=64))
-    assert longer.working == 4 * (64 * 160 + 64 * 20 * 6 + 20 * 8) + 10 * 3 * 4
-    kept = plan(program=replace(PROGRAM, kept_contexts=100))
-    assert kept.working - plan().working == 100 * 4 * 2 * 2 * 2
+    assert longer.working == 4 * (64 * 160 + 64 * 20 * 6 + gathered) + 10 * 3 * 4
+    # The head gathers into a buffer of its own.
+    head = StoredModel(replace(SIZES, num_layers=1), TENSORS, positions=32)
+    assert plan(head).working == plan().working + 4 * gathered
 
 
 def test_where_weights_are_converted_the_largest_counts_twice_in_float32() -> None:
