@@ -42,7 +42,7 @@ def test_a_model_is_its_engine_and_its_deployment() -> None:
             "num_speculative_tokens, allowed_num_speculative_tokens",
         ),
         (args(max_num_seqs=0), "models[0].max_num_seqs: got 0; it should be greater than or equal to 1"),
-        (args(dtype="int4"), "models[0].dtype: got 'int4'; it should be 'float16' or 'float32'"),
+        (args(dtype="int4"), "models[0].dtype: got 'int4'; it should be 'float16', 'bfloat16' or 'float32'"),
         (
             args(autoscaling={"min_replicas": 2}),
             "models[0].autoscaling: min_replicas is 2; allowed: at most max_replicas, 1",
