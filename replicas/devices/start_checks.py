@@ -88,7 +88,7 @@ def _spinning(environment: Environment) -> Finding:
         return Finding("ok", "OpenMP", "OpenMP's waiting is set")
     sentence = (
         "GOMP_SPINCOUNT is not set, so OpenMP's threads spin while they wait and starve their neighbours: "
-        "set it to 40000, as replicas under Ray have it (docs/decisions/0007-openmp-spins-briefly.md)"
+        "set it to 40000, as replicas under Ray have it (docs/decisions/0007-environment-of-a-cpu-replica.md)"
     )
     return Finding("warning", "OpenMP", sentence)
 
