@@ -25,10 +25,10 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla serve test test-xla soak check format clean
+.PHONY: help setup setup-xla serve test test-xla test-cluster soak check format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(PY):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else \
@@ -70,6 +70,9 @@ setup-xla: $(XLA_VENV)/installed ## Make a second environment (2.3 GB): torch 2.
 
 test-xla: setup setup-xla ## Prove on XLA's CPU client, which stands in for NeuronCores, what Neuron would run
 	HF_HUB_OFFLINE=1 $(XLA_PY) -m pytest tests/device/xla $(PYTEST_ARGS)
+
+test-cluster: $(VENV)/installed-dev ## configs/inf2_eagle3.yaml on three raylets of this machine, on its CPU (2 minutes)
+	$(PY) -m pytest -m cluster -s $(PYTEST_ARGS)
 
 check: $(VENV)/installed-dev ## Lint, types, import rules
 	ruff check $(SOURCES)
