@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None, build_filler: FillerBuilder = N
         "--list", action="store_true", help="print the programs, their number and size; compile nothing"
     )
     parser.add_argument("--model", help="id of the model in the config; all by default")
-    parser.add_argument("--device", choices=["cpu", "neuron"], help="instead of the config's")
+    parser.add_argument("--device", choices=["cpu", "neuron", "xla-cpu"], help="instead of the config's")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="compilers at once; all cores by default"
     )
@@ -123,6 +123,8 @@ def main(arguments: Sequence[str] | None = None, build_filler: FillerBuilder = N
                 print("\n".join(listing(engine)))
             elif args.run_programs:
                 print(f"{engine.name}: {run_programs(engine)} programs ran")
+            elif engine.config.device == "xla-cpu":
+                print(f"{engine.name}: {run_programs(engine)} programs compiled; XLA's CPU client keeps none of them")
             elif engine.config.device == "cpu":
                 print(f"{engine.name}: device 'cpu' compiles nothing, so there is nothing to do (--device neuron?)")
             else:

@@ -51,7 +51,7 @@ def test_the_larger_limit_counts() -> None:
     assert Work(200.0, 1e9).is_bound_by_memory(SLOW)
     assert not Work(200.0, 3e9).is_bound_by_memory(SLOW)
     # Verifying more rows moves nothing more, until arithmetic takes longer.
-    one, many = (forward(TARGET, SLOW, 1, tokens, 0) for tokens in (1, 10**6))
+    one, many = (forward(TARGET, SLOW, 1, tokens, 0) for tokens in (1, 10**8))
     assert one.moved == many.moved
     assert (one.is_bound_by_memory(SLOW), many.is_bound_by_memory(SLOW)) == (True, False)
 

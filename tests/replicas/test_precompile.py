@@ -69,7 +69,7 @@ def test_the_list_names_each_program_and_counts_them(config: Path, capsys: pytes
 
 
 def test_the_list_is_what_warm_up_runs_on_a_device_that_compiles() -> None:
-    config = EngineConfig(model="m", device="neuron", max_model_len=4096, max_num_seqs=4)
+    config = EngineConfig(model="m", device="neuron", dtype="bfloat16", max_model_len=4096, max_num_seqs=4)
     programs = compiled_programs(config)
     assert len(programs) == len(set(programs))
     assert not any(program.is_in_place for program in programs)

@@ -21,13 +21,15 @@ def test_serve_builds_the_application_from_the_yamls_args(tmp_path: Path) -> Non
 def test_one_variable_puts_a_deployment_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[AppSettings] = []
     monkeypatch.setattr("serve_app.app.build_application", built.append)
-    args = AppSettings.model_validate({"models": [{"id": "a", "model": "m", "device": "neuron"}]})
+    args = AppSettings.model_validate({"models": [{"id": "a", "model": "m", "device": "neuron", "dtype": "bfloat16"}]})
     build(args)
     monkeypatch.setenv("EYRIE_DEVICE", "cpu")
     build(args)
     assert [settings.models[0].device for settings in built] == ["neuron", "cpu"]
     monkeypatch.setenv("EYRIE_DEVICE", "tpu")
-    with pytest.raises(ConfigError, match=r"^models\[0\].device: got 'tpu'; it should be 'cpu' or 'neuron'$"):
+    with pytest.raises(
+        ConfigError, match=r"^models\[0\].device: got 'tpu'; it should be 'cpu', 'neuron' or 'xla-cpu'$"
+    ):
         build(args)
 
 
