@@ -35,7 +35,7 @@ class PublishedPair:
             if self.norms_heads:
                 for name in ("q_norm", "k_norm"):
                     tensors[f"model.layers.{layer}.self_attn.{name}.weight"] = (sizes.head_dim,)
-        return StoredModel(sizes, tensors, positions)
+        return StoredModel(sizes, tensors, positions, self.vocab_size)
 
     def stored_head(self, positions: int) -> StoredModel:
         """The head's tensors; it shares the target's embedding."""
@@ -48,7 +48,7 @@ class PublishedPair:
             "d2t": (self.draft_vocab_size,),
             "t2d": (self.vocab_size,),
         }
-        return StoredModel(sizes, tensors, positions)
+        return StoredModel(sizes, tensors, positions, self.draft_vocab_size)
 
 
 def layer_tensors(sizes: DecoderSizes, attention_inputs: int, prefix: str) -> dict[str, Shape]:

@@ -10,7 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -34,8 +34,7 @@ from replicas.config_file import read_engines
 from replicas.devices.cpu import CpuBackend
 from replicas.devices.neuron_hardware import CORE_BANDWIDTH, CORE_BF16_FLOPS
 from replicas.devices.weight_sizes import Precision, StoredModel, weight_bytes
-from replicas.drafters.eagle3_config import read_eagle3_config
-from replicas.engine_memory import stored_model
+from replicas.engine_memory import stored_drafter, stored_target
 from replicas.models.registry import target_config
 from replicas.models.source import resolve_model
 
@@ -81,16 +80,12 @@ def forward(model: StoredModel, device: Device, batch: int, tokens: int, context
 
     Every product's weights are read once, whatever the rows; `without` names products that this pass leaves out.
     """
-    names = [name for name, shape in model.tensors.items() if len(shape) == 2 and "embed_tokens" not in name]
-    if not any(name.endswith("lm_head.weight") for name in model.tensors):
-        names.append("model.embed_tokens.weight")
     products = {
-        name.replace("embed_tokens", "lm_head"): model.tensors[name]
-        for name in names
-        if not without or without not in name
+        name: shape
+        for name, shape in model.tensors.items()
+        if len(shape) == 2 and "embed_tokens" not in name and not (without and without in name)
     }
-    stored = StoredModel(model.sizes, products, model.positions)
-    elements = weight_bytes(stored, device.ranks, Precision(linear=1, activation=0))
+    elements = weight_bytes(replace(model, tensors=products), device.ranks, Precision(linear=1, activation=0))
     share = model.sizes.of_rank(device.ranks)
     rows = batch * tokens
     attended = rows * context * share.num_layers * share.num_heads * share.head_dim
@@ -171,10 +166,8 @@ def cpu_table(config: EngineConfig, timings: Timings, device: Device, ks: tuple[
     """Markdown: predicted and measured milliseconds of the programs that step_costs times."""
     folder = resolve_model(config.model)
     shape = target_config(folder)
-    assert config.speculative_config is not None
-    head_folder = resolve_model(config.speculative_config.model)
-    target = stored_model(shape, folder, config.max_model_len)
-    head = stored_model(read_eagle3_config(head_folder, shape).decoder, head_folder, config.max_model_len)
+    target, head = stored_target(shape, folder, config), stored_drafter(shape, folder, config)
+    assert head is not None
     predicted = {target_at(k): forward(target, device, 1, 1 + k, CONTEXT).seconds(device) for k in ks}
     predicted |= {speculating_at(k): step_seconds(target, head, device, 1, k, CONTEXT) for k in ks if k}
     lines = ["| program | predicted ms | measured ms | measured / predicted |", "|---|---|---|---|"]

@@ -1,6 +1,7 @@
 """The memory plan of a whole engine: its config, its checkpoints' headers, its device. Reads no weight."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from replicas.config import EngineConfig
@@ -19,6 +20,7 @@ from replicas.runner.shape_buckets import ShapeBuckets
 HOST_RESERVE = 128 * MIB
 """Tokenizer, chat template, and what the allocator keeps: 84 MiB measured for the demo."""
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+LAYER_INDEX = re.compile(r"model\.layers\.(\d+)\.")
 FBGEMM_BLOCK = 512
 """Inputs a block of its packed fp16 weights."""
 
@@ -71,12 +73,8 @@ def plan_engine(
     config: EngineConfig, target: ModelConfig, folder: Path, buckets: ShapeBuckets, placement: Placement
 ) -> MemoryPlan:
     """The plan of one rank of `config`, whose target is `target` in `folder`. Raises CheckpointError."""
-    speculative = config.speculative_config
-    drafter = None
-    if speculative is not None:
-        head_folder = resolve_model(speculative.model)
-        drafter = stored_model(read_eagle3_config(head_folder, target).decoder, head_folder, config.max_model_len)
-    return plan_models(config, buckets, placement, stored_model(target, folder, config.max_model_len), drafter)
+    models = stored_target(target, folder, config), stored_drafter(target, folder, config)
+    return plan_models(config, buckets, placement, *models)
 
 
 def plan_models(
@@ -107,10 +105,41 @@ def plan_models(
     )
 
 
-def stored_model(shape: ModelConfig, folder: Path, positions: int) -> StoredModel:
-    """The model in `folder`, from its config and the headers of its files. Raises CheckpointError."""
+def stored_target(target: ModelConfig, folder: Path, config: EngineConfig) -> StoredModel:
+    """The target, from its config and the headers of its files. Raises CheckpointError."""
+    tensors = {name: shape for name, shape in shapes_in(folder).items() if not is_beyond(name, target.num_layers)}
+    sizes, ties = decoder_sizes(target), target.tie_word_embeddings
+    return StoredModel(sizes, tensors, config.max_model_len, target.vocab_size, ties)
+
+
+def stored_drafter(target: ModelConfig, folder: Path, config: EngineConfig) -> StoredModel | None:
+    """What the drafter adds; None without one, and for ngram, which keeps a token id a slot. Raises CheckpointError."""
+    speculative = config.speculative_config
+    if speculative is None or speculative.method == "ngram":
+        return None
+    own = resolve_model(speculative.model) if speculative.model else folder
+    positions = config.max_model_len
+    if speculative.method == "eagle3":
+        head = read_eagle3_config(own, target)
+        return StoredModel(decoder_sizes(head.decoder), shapes_in(own), positions, head.draft_vocab_size)
+    if speculative.method == "draft_model":
+        shape = target_config(own)
+        return StoredModel(decoder_sizes(shape), shapes_in(own), positions, shape.vocab_size, shape.tie_word_embeddings)
+    # mtp: one more layer of the target's architecture, which uses the target's rotary tables.
+    tensors = {name: s for name, s in shapes_in(own).items() if own != folder or is_beyond(name, target.num_layers)}
+    return StoredModel(replace(decoder_sizes(target), num_layers=1), tensors, 0, target.vocab_size)
+
+
+def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor of the checkpoint in `folder`. Raises CheckpointError."""
     with Checkpoint(folder) as checkpoint:
-        return StoredModel(decoder_sizes(shape), checkpoint.shapes(), positions)
+        return checkpoint.shapes()
+
+
+def is_beyond(name: str, num_layers: int) -> bool:
+    """True for a tensor of a multi-token prediction layer, which some targets carry after their own."""
+    layer = LAYER_INDEX.match(name)
+    return name.startswith("mtp.") or (layer is not None and int(layer.group(1)) >= num_layers)
 
 
 def decoder_sizes(shape: ModelConfig) -> DecoderSizes:

@@ -160,7 +160,7 @@ def _running(model: StoredModel, share: DecoderSizes, ranks: int, precision: Pre
     heads = (share.num_heads + 2 * share.num_kv_heads) * share.head_dim
     # Input, residual, normed and three tapped states; heads, their cosines, sines and rotation; gate, up, product.
     row = 6 * share.hidden_size + 4 * heads + 3 * share.intermediate_size
-    vocab = ceil_div(model.vocab_rows, ranks) * LOGITS_COPIES * LOGITS_BYTES
+    vocab = ceil_div(model.vocab_size, ranks) * LOGITS_COPIES * LOGITS_BYTES
 
     def step(batch: int, tokens: int, choices: int) -> int:
         rows = batch * tokens

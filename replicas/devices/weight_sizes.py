@@ -59,14 +59,11 @@ class StoredModel:
     sizes: DecoderSizes
     tensors: Mapping[str, Shape]
     positions: int
-    """Of its rotary tables."""
-
-    @property
-    def vocab_rows(self) -> int:
-        """Rows of the output head, which may be the embedding."""
-        heads = (shape for name, shape in self.tensors.items() if name.endswith("lm_head.weight"))
-        embeddings = (shape for name, shape in self.tensors.items() if name.endswith("embed_tokens.weight"))
-        return next(heads, next(embeddings, (0,)))[0]
+    """Of rotary tables of its own; 0 if it uses another model's."""
+    vocab_size: int
+    """Of its logits."""
+    ties_head: bool = False
+    """The embedding is placed a second time, as the head's product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +117,8 @@ def weight_bytes(model: StoredModel, ranks: int, precision: Precision) -> int:
         ]
         is_product = len(shape) == 2 and module != "embed_tokens"
         total += _product_bytes(placed, precision) if is_product else prod(placed) * precision.activation
-    if not any(name.endswith("lm_head.weight") for name in model.tensors):
-        # A tied head is placed a second time, as a product.
-        total += _product_bytes((ceil_div(model.vocab_rows, ranks), padded), precision)
+    if model.ties_head:
+        total += _product_bytes((ceil_div(model.vocab_size, ranks), padded), precision)
     return total
 
 

@@ -20,9 +20,9 @@ TENSORS: dict[str, Shape] = {
     "model.layers.0.input_layernorm.weight": (8,),
     "lm_head.weight": (100, 8),
 }
-TARGET = StoredModel(SIZES, TENSORS, 64)
+TARGET = StoredModel(SIZES, TENSORS, 64, 100)
 HEAD = StoredModel(
-    SIZES, {"fc.weight": (8, 24), "midlayer.mlp.down_proj.weight": (8, 16), "lm_head.weight": (10, 8)}, 64
+    SIZES, {"fc.weight": (8, 24), "midlayer.mlp.down_proj.weight": (8, 16), "lm_head.weight": (10, 8)}, 64, 10
 )
 SLOW = Device("slow", bandwidth=100.0, peak=1e9, ranks=1, precision=Precision(linear=2, activation=4))
 
@@ -41,7 +41,7 @@ def test_a_gathered_context_passes_three_times_and_ranks_share() -> None:
 
 
 def test_a_tied_head_is_read_as_a_product() -> None:
-    tied = StoredModel(SIZES, {n: s for n, s in TENSORS.items() if n != "lm_head.weight"}, 64)
+    tied = StoredModel(SIZES, {n: s for n, s in TENSORS.items() if n != "lm_head.weight"}, 64, 100, ties_head=True)
     assert forward(tied, SLOW, 1, 1, 0) == forward(TARGET, SLOW, 1, 1, 0)
 
 

@@ -28,13 +28,13 @@ PLAN = MemoryPlan(
 
 def plan(drafter: StoredModel | None = None, ranks: int = 1, program: LargestProgram = PROGRAM) -> MemoryPlan:
     pool = MemoryPool("one core", 10_000, 100)
-    target = StoredModel(SIZES, TENSORS, positions=32)
+    target = StoredModel(SIZES, TENSORS, positions=32, vocab_size=10)
     return plan_memory(pool, ranks, Precision(2, 4), target, drafter, program, False, 8, 2, None)
 
 
 def test_kv_is_counted_in_blocks_of_target_and_drafter() -> None:
     assert plan().block_bytes == 8 * 4 * (3 * 2 * 2 * 2)
-    head = StoredModel(replace(SIZES, num_layers=1), TENSORS, positions=32)
+    head = StoredModel(replace(SIZES, num_layers=1), TENSORS, positions=32, vocab_size=10)
     assert plan(head).block_bytes == 8 * 4 * (3 + 1) * 2 * 2 * 2
     assert plan(head, ranks=2).block_bytes == 8 * 4 * (3 + 1) * 2 * 1 * 2
     # 20 tokens are 3 blocks of 8; two sequences and the null block.
@@ -54,12 +54,12 @@ def test_a_program_at_work_holds_its_rows_its_scores_its_logits_and_the_context_
     longer = plan(program=replace(PROGRAM, chunk_tokens=64))
     assert longer.working == 4 * (64 * 160 + 64 * 20 * 6 + gathered) + 10 * 3 * 4
     # The head gathers into a buffer of its own.
-    head = StoredModel(replace(SIZES, num_layers=1), TENSORS, positions=32)
+    head = StoredModel(replace(SIZES, num_layers=1), TENSORS, positions=32, vocab_size=10)
     assert plan(head).working == plan().working + 4 * gathered
 
 
 def test_where_weights_are_converted_the_largest_counts_twice_in_float32() -> None:
-    target = StoredModel(SIZES, TENSORS | {"model.norm.weight": (10_000,)}, positions=32)
+    target = StoredModel(SIZES, TENSORS | {"model.norm.weight": (10_000,)}, positions=32, vocab_size=10)
     pool = MemoryPool("this machine", GIB)
     found = plan_memory(pool, 1, Precision(2, 4), target, None, PROGRAM, True, 8, 2, None)
     assert found.working == 2 * 4 * 10_000

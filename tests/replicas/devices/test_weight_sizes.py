@@ -27,7 +27,8 @@ def weight(ranks: int = 1, precision: Precision = BF16, **changes: tuple[int, ..
         del tensors[name.replace("__", ".")]
         if shape is not None:
             tensors[name.replace("__", ".")] = shape
-    return weight_bytes(StoredModel(SIZES, tensors, 16), ranks, precision)
+    ties_head = "lm_head.weight" not in tensors
+    return weight_bytes(StoredModel(SIZES, tensors, 16, 5, ties_head), ranks, precision)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_the_hidden_size_is_padded_wherever_it_stands() -> None:
         "t2d": (5,),
         "rotary_emb.inv_freq": (2,),
     }
-    padded = weight_bytes(StoredModel(SIZES, head, 16), 1, Precision(1, 1, hidden_multiple=9))
+    padded = weight_bytes(StoredModel(SIZES, head, 16, 4), 1, Precision(1, 1, hidden_multiple=9))
     assert padded == 9 * 27 + 27 + 24 * 18 + 24 + 9 * 24 + 9 + 4 * 9 + 4 * 4
 
 
