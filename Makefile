@@ -16,6 +16,9 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # As in the replicas (serve_app/settings.py, docs/decisions/0007): threads that wait spin briefly, weights lie in huge pages.
 export GOMP_SPINCOUNT ?= 40000
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+# torch 2.9 with torch_xla, the versions of torch-neuronx: they do not load beside the project's own torch.
+XLA_VENV := .venv-xla
+XLA_PY := $(XLA_VENV)/bin/python
 SOURCES := serve_app replicas benchmarks tests
 
 # One event loop a replica and gRPC between them: a third of the default's cost a streamed chunk.
@@ -25,10 +28,10 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test soak sweep bench-check check format clean
+.PHONY: help setup setup-xla serve test test-xla test-cluster soak sweep bench-check check format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(PY):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else \
@@ -69,6 +72,22 @@ sweep: setup $(VENV)/installed-bench ## Measure K by batch (SWEEP), write the sc
 bench-check: setup $(VENV)/installed-bench ## Is the working tree slower than BASE (HEAD)? Both side by side on this machine
 	$(PY) -m benchmarks.check configs/sweeps/check.yaml --base $(BASE)
 
+$(XLA_VENV)/installed: pyproject.toml tests/device/light_requirements.py tests/device/cuda_stubs.py
+	$(PYTHON) -m venv $(XLA_VENV)
+	$(XLA_PY) tests/device/light_requirements.py > $(XLA_VENV)/requirements.txt
+	$(XLA_PY) -m pip install --disable-pip-version-check --requirement $(XLA_VENV)/requirements.txt
+	$(XLA_PY) -m pip install --disable-pip-version-check --no-deps 'torch==2.9.*' 'torch-xla==2.9.*'
+	$(XLA_PY) tests/device/cuda_stubs.py $(XLA_VENV)/lib/python3.*/site-packages/torch/lib
+	@touch $@
+
+setup-xla: $(XLA_VENV)/installed ## Make a second environment (2.3 GB): torch 2.9 with XLA's CPU client
+
+test-xla: setup setup-xla ## Prove on XLA's CPU client, which stands in for NeuronCores, what Neuron would run
+	HF_HUB_OFFLINE=1 $(XLA_PY) -m pytest tests/device/xla $(PYTEST_ARGS)
+
+test-cluster: $(VENV)/installed-dev ## configs/inf2_eagle3.yaml on three raylets of this machine, on its CPU (2 minutes)
+	$(PY) -m pytest -m cluster -s $(PYTEST_ARGS)
+
 check: $(VENV)/installed-dev ## Lint, types, import rules
 	ruff check $(SOURCES)
 	ruff format --check $(SOURCES)
@@ -81,5 +100,5 @@ format: $(VENV)/installed-dev ## Format the code, and mend what the linter can
 	ruff format $(SOURCES)
 
 clean: ## Remove the virtual environment and caches of this folder (converted models stay)
-	rm -rf $(VENV) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(XLA_VENV) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

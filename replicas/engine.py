@@ -1,5 +1,6 @@
 """The engine: plan, execute, apply. Synchronous and without Ray, so that sweeps and tests can drive it."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,9 +9,15 @@ import torch
 
 from replicas.config import EngineConfig
 from replicas.devices.cpu import CpuBackend
+from replicas.devices.device_backend import DeviceBackend
+from replicas.devices.environment import probe
+from replicas.devices.start_checks import cpu_findings, neuron_findings, require
+from replicas.devices.xla_neuron import XlaBackend
 from replicas.drafters.drafter import Drafter
 from replicas.drafters.registry import DRAFTERS, DrafterContext
-from replicas.errors import RequestError
+from replicas.engine_memory import placement_of, plan_engine
+from replicas.engine_programs import buckets_of, compiled_programs
+from replicas.errors import ConfigError, RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.kv_cache.prefix_cache import PrefixCache
@@ -19,12 +26,13 @@ from replicas.models.registry import load_target, target_config
 from replicas.models.source import resolve_model
 from replicas.request import GenerationRequest, RequestOutput
 from replicas.runner.model_runner import ModelRunner
-from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.k_policy import KPolicy, allowed_k
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.token_choice import token_choice
 from replicas.text_codec import TextCodec
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,25 @@ class Engine:
         )
 
 
+def build_backend(config: EngineConfig) -> DeviceBackend:
+    """The device that `config` names. Raises ConfigError where its runtime is not installed."""
+    if config.device == "cpu":
+        return CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
+    return XlaBackend(config.device, config.dtype)
+
+
+def check_start(config: EngineConfig) -> None:
+    """Refuse, before anything is loaded or compiled, what this machine or this code cannot do. Raises ConfigError."""
+    if config.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {config.tensor_parallel_size}, and ranks are not built yet; allowed: 1"
+        )
+    if config.device == "cpu":
+        require(cpu_findings(probe(), config.dtype, config.num_threads))
+    if config.device == "neuron":
+        require(neuron_findings(probe(), config.tensor_parallel_size, len(compiled_programs(config))))
+
+
 def build_engine(
     config: EngineConfig,
     k_policy: KPolicy,
@@ -154,18 +181,24 @@ def build_engine(
 ) -> Engine:
     """Load and place everything that `config` names, its drafter by one of `drafters`.
 
+    What cannot fit the device's memory is refused before a weight is read; KV blocks that do not fit are left out.
     Raises CheckpointError or ConfigError, each in one sentence.
     """
+    check_start(config)
     folder = resolve_model(config.model)
     shape = target_config(folder)
-    backend = CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
-    blocks_a_sequence = -(-config.max_model_len // config.block_size)
-    num_blocks = config.num_blocks or 1 + config.max_num_seqs * blocks_a_sequence
+    backend = build_backend(config)
     speculative = config.speculative_config
     ks = speculative.speculative_tokens if speculative else (0,)
     if speculative:
         for size in range(1, config.max_num_seqs + 1):
             allowed_k(k_policy, size, ks)
+    buckets = buckets_of(config)
+    memory = plan_engine(config, shape, folder, buckets, placement_of(config))
+    memory.check()
+    num_blocks = memory.num_blocks
+    if num_blocks < memory.wanted_blocks:
+        logger.warning("KV has %d blocks; max_num_seqs wants %d", num_blocks, memory.wanted_blocks)
     with torch.inference_mode():
         target = load_target(folder, shape, backend, config.max_model_len)
         cache = PagedCache(
@@ -182,9 +215,6 @@ def build_engine(
             context = DrafterContext(config, speculative, target, backend, num_blocks)
             drafter = drafters[speculative.method](context)
             target.tap(drafter.tapped_layers)
-    buckets = ShapeBuckets.build(
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size, ks
-    )
     limits = SchedulerLimits(
         config.max_model_len,
         config.max_num_seqs,

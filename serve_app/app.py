@@ -3,6 +3,7 @@
 serve run configs/eagle3.yaml, whose import_path is serve_app.app:build.
 """
 
+import os
 from typing import Any, cast
 
 from ray import serve
@@ -13,10 +14,16 @@ from serve_app.ingress import Ingress
 from serve_app.replica_deployment import ModelReplica
 from serve_app.settings import INGRESS_DEPLOYMENT, AppSettings, ModelSettings
 
+DEVICE_VARIABLE = "EYRIE_DEVICE"
+
 
 def build(args: AppSettings) -> Application:
-    """What Serve calls with the YAML's args, of which it makes AppSettings: ConfigError has one line a problem."""
-    return build_application(args)
+    """What Serve calls with the YAML's args, of which it makes AppSettings: ConfigError has one line a problem.
+
+    EYRIE_DEVICE puts every model on that device instead: a deployment for NeuronCores is tried on CPUs that way.
+    """
+    device = os.environ.get(DEVICE_VARIABLE)
+    return build_application(args.on_device(device) if device else args)
 
 
 def build_application(settings: AppSettings, build_engine: EngineBuilder = build_own_engine) -> Application:

@@ -14,7 +14,11 @@ INGRESS_DEPLOYMENT = "Ingress"
 REPLICA_VARIABLES = {
     # Threads that wait spin briefly, and weights lie in huge pages (docs/decisions/0007).
     "cpu": {"GOMP_SPINCOUNT": "40000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "neuron": {},
+    "xla-cpu": {},
 }
+NEURON_CORES = "neuron_cores"
+"""Ray's name of the resource; a process that holds some finds their numbers in NEURON_RT_VISIBLE_CORES."""
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -59,12 +63,22 @@ class ResourceSettings(_Settings):
     num_cpus: Annotated[float, Field(ge=0)] = 1
     memory: Annotated[int, Field(ge=1)] | None = None
     """Bytes."""
+    neuron_cores: Count | None = None
+    """None: one a rank on device neuron, else none."""
     custom: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Other Ray resources, by name."""
 
-    def ray_actor_options(self) -> dict[str, Any]:
-        """As Serve takes them."""
-        options: dict[str, Any] = {"num_cpus": self.num_cpus, "resources": dict(self.custom)}
+    @model_validator(mode="after")
+    def _cores_have_a_key_of_their_own(self) -> Self:
+        if NEURON_CORES in self.custom:
+            raise ValueError(f"custom holds {NEURON_CORES}; allowed: resources.neuron_cores, its own key")
+        return self
+
+    def ray_actor_options(self, neuron_cores: int = 0) -> dict[str, Any]:
+        """As Serve takes them, with `neuron_cores` where this says nothing of them."""
+        cores = neuron_cores if self.neuron_cores is None else self.neuron_cores
+        resources = self.custom | ({NEURON_CORES: cores} if cores else {})
+        options: dict[str, Any] = {"num_cpus": self.num_cpus, "resources": resources}
         return options if self.memory is None else options | {"memory": self.memory}
 
 
@@ -105,7 +119,27 @@ class ModelSettings(EngineConfig):
     @property
     def ray_actor_options(self) -> dict[str, Any]:
         """What a replica reserves, and the variables that its process starts with."""
-        return self.resources.ray_actor_options() | {"runtime_env": {"env_vars": REPLICA_VARIABLES[self.device]}}
+        cores = self.tensor_parallel_size if self.device == "neuron" else 0
+        variables = {"runtime_env": {"env_vars": REPLICA_VARIABLES.get(self.device, {})}}
+        return self.resources.ray_actor_options(cores) | variables
+
+    @model_validator(mode="after")
+    def _each_rank_has_a_core(self) -> Self:
+        cores = self.resources.neuron_cores
+        if self.device == "neuron" and cores is not None and cores != self.tensor_parallel_size:
+            raise ValueError(
+                f"resources.neuron_cores is {cores}; on device neuron it should be tensor_parallel_size, "
+                f"{self.tensor_parallel_size}, or be left out"
+            )
+        return self
+
+    def data_on_device(self, device: str) -> dict[str, Any]:
+        """The same model's keys on `device` (cpu: as one rank), with what it reserves in Ray unchanged."""
+        reserved = {NEURON_CORES: self.ray_actor_options["resources"].get(NEURON_CORES, 0)}
+        changes: dict[str, Any] = {"device": device, "resources": self.resources.model_dump() | reserved}
+        if device == "cpu":
+            changes |= {"tensor_parallel_size": 1, "executor": "lazy"}
+        return self.model_dump() | changes
 
     @property
     def num_ongoing_requests(self) -> int:
@@ -136,6 +170,14 @@ class AppSettings(_Settings):
     def deployment_names(self) -> list[str]:
         """Every deployment of the application."""
         return [INGRESS_DEPLOYMENT, *(model.deployment_name for model in self.models)]
+
+    def on_device(self, device: str) -> "AppSettings":
+        """The same application with every model on `device`, to try a deployment where its device is not.
+
+        Raises ConfigError for a device that there is not.
+        """
+        models = [model.data_on_device(device) for model in self.models]
+        return AppSettings.model_validate(self.model_dump() | {"models": models})
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

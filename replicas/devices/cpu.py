@@ -1,13 +1,14 @@
 """The CPU: eager torch, with FBGEMM's packed fp16 weights where the processor has AVX2."""
 
 import os
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from replicas.devices.device_backend import Elementwise, Linear
+from replicas.devices.device_backend import DeviceState, Elementwise, Executor, Inputs, Linear, Outputs
 from replicas.devices.row_invariance import in_sizes, refuse_uneven_elements, silu, uniform_sizes
 from replicas.errors import ConfigError
 
@@ -79,3 +80,11 @@ class CpuBackend:
 
     def place(self, tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.is_floating_point() else tensor
+
+    def executor(self, states: Sequence[DeviceState]) -> Executor:
+        return run_eagerly
+
+
+def run_eagerly(key: Hashable, program: Callable[[Inputs], Outputs], inputs: Inputs) -> Outputs:
+    """The CPU's Executor: host and device are one, and nothing is compiled."""
+    return program(inputs)

@@ -1,7 +1,7 @@
-"""What a device must offer to the models: the only door between them and a runtime."""
+"""What a device must offer to the models and the runner: the only door between them and a runtime."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,25 @@ Linear = Callable[[Tensor], Tensor]
 """[rows, in] -> [rows, out], in the activation dtype."""
 
 Elementwise = Callable[[Tensor], Tensor]
+Inputs = TypeVar("Inputs")
+Outputs = TypeVar("Outputs")
+
+
+class DeviceState(Protocol):
+    """A tensor on the device that programs update in place and that outlives them: a KV cache."""
+
+    tensor: Tensor
+
+
+class Executor(Protocol):
+    """Runs programs, which are functions of tensors of fixed shapes and nothing else besides the device states."""
+
+    def __call__(self, key: Hashable, program: Callable[[Inputs], Outputs], inputs: Inputs) -> Outputs:
+        """Outputs of `program` for `inputs`, both on the host, as frozen dataclasses of tensors.
+
+        Calls with the same `key` must agree in the program, and in the shapes and the other fields of the inputs.
+        """
+        ...
 
 
 class DeviceBackend(Protocol):
@@ -36,4 +55,8 @@ class DeviceBackend(Protocol):
 
     def place(self, tensor: Tensor) -> Tensor:
         """`tensor` on the device; floating point becomes the activation dtype."""
+        ...
+
+    def executor(self, states: Sequence[DeviceState]) -> Executor:
+        """What runs the programs that read and update `states`."""
         ...

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from replicas.devices.device_backend import DeviceState
 from replicas.kv_cache.paged_cache import CacheView
 
 
@@ -50,6 +51,11 @@ class Drafter(Protocol):
     """Target layers whose input states it wants."""
     max_positions: int | None
     """Tokens of the longest sequence that it was made for; beyond it drafts nothing. None: no limit of its own."""
+
+    @property
+    def states(self) -> Sequence[DeviceState]:
+        """What it keeps on the device besides its weights: its KV cache, if it has one."""
+        ...
 
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         """Bring the drafter's KV up to date, then draft: [batch, K] int32 target token ids (empty for K = 0).

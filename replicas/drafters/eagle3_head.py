@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend
+from replicas.devices.selection import argmax
 from replicas.drafters.eagle3_config import read_eagle3_config
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
@@ -81,8 +82,8 @@ class Eagle3Head:
     def draft(self, states: Tensor) -> Tensor:
         """The most likely next token [rows] int32, as a target id, after each of `states` [rows, hidden]."""
         normed = states if self._norm_output else rms_norm(states, self._norm, self._epsilon)
-        best = self._head(normed)[:, : self._draft_vocab].argmax(-1)
-        return self._target_ids[best]
+        best = argmax(self._head(normed)[:, : self._draft_vocab])
+        return self._target_ids.index_select(0, best)
 
 
 def prefixes(checkpoint: Checkpoint) -> tuple[str, str]:

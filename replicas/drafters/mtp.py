@@ -22,6 +22,7 @@ class MtpDrafter:
         self._head = head
         self._rotary = rotary
         self._cache = cache
+        self.states = (cache,)
 
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         """See Drafter.propose. Drafts are greedy whatever the target's sampling."""
@@ -35,10 +36,10 @@ class MtpDrafter:
             return inputs.last_row.new_empty(batch, 0)
         rows = torch.arange(batch, device=tables.device, dtype=torch.int32)
         last = rows * inputs.positions.shape[1] + inputs.last_row
-        state, position = states[last], inputs.positions.flatten()[last]
-        drafts = [head.draft(state)]
+        state, position = states.index_select(0, last), inputs.positions.flatten().index_select(0, last)
+        drafts, nowhere = [head.draft(state)], torch.zeros_like(position)
         while len(drafts) < num_speculative_tokens:
-            position = torch.where(position < 0, position, position + 1)
+            position = torch.where(position < nowhere, position, position + 1)
             attention = self._rotary.attention_inputs(position[:, None], tables, cache, view)
             state = head.forward(drafts[-1], state, attention, cache)
             drafts.append(head.draft(state))

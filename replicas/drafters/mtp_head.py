@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend
+from replicas.devices.selection import argmax
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.checkpoint import Checkpoint
@@ -120,7 +121,7 @@ class MtpHead:
     def draft(self, states: Tensor) -> Tensor:
         """The most likely next token [rows] int32 after each of `states` [rows, hidden]."""
         normed = states if self._norms_output else rms_norm(states, self._norm, self._epsilon)
-        return self._logits(normed)[:, : self._vocab_size].argmax(-1).int()
+        return argmax(self._logits(normed)[:, : self._vocab_size])
 
 
 def find_layout(checkpoint: Checkpoint, num_layers: int) -> Layout:

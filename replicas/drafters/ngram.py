@@ -25,22 +25,24 @@ class NgramDrafter:
     ) -> None:
         self._shortest, self._longest = shortest, longest
         self._block_size = block_size
-        self._tokens = torch.zeros(num_blocks * block_size, dtype=torch.int32, device=device)
+        self.tensor = torch.zeros(num_blocks * block_size, dtype=torch.int32, device=device)
+        """The token id of each slot."""
+        self.states = (self,)
 
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         """See Drafter.propose."""
         tokens, positions = inputs.known_tokens()
         tables = inputs.block_tables
-        self._tokens.index_put_((slots_of(positions, tables, self._block_size),), tokens.flatten())
+        self.tensor.index_put_((slots_of(positions, tables, self._block_size),), tokens.flatten())
         if num_speculative_tokens == 0:
             return inputs.last_row.new_empty(tables.shape[0], 0)
-        blocks = self._tokens.view(-1, self._block_size).index_select(0, tables.flatten())
+        blocks = self.tensor.view(-1, self._block_size).index_select(0, tables.flatten())
         history = blocks.view(tables.shape[0], -1)
         return look_up(history, positions.amax(1), num_speculative_tokens, self._shortest, self._longest)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """See Drafter.copy_blocks."""
-        blocks = self._tokens.view(-1, self._block_size)
+        blocks = self.tensor.view(-1, self._block_size)
         sources, targets = torch.tensor(copies, device=blocks.device).unbind(1)
         blocks[targets] = blocks[sources]
 

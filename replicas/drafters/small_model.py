@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from replicas.devices.selection import argmax
 from replicas.drafters.drafter import ProposeInput
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
@@ -23,6 +24,7 @@ class SmallModelDrafter:
         self.max_positions: int | None = model.config.max_positions
         self._model = model
         self._cache = cache
+        self.states = (cache,)
         self._vocab_size = vocab_size
         """Of the target: the small model's head may have more rows, for tokens that do not exist."""
 
@@ -35,10 +37,10 @@ class SmallModelDrafter:
             return inputs.last_row.new_empty(batch, 0)
         rows = torch.arange(batch, device=tokens.device, dtype=torch.int32)
         newest = rows * tokens.shape[1] + inputs.last_row + 1
-        position = positions.flatten()[newest]
-        drafts = [self._best(states[newest])]
+        position = positions.flatten().index_select(0, newest)
+        drafts, nowhere = [self._best(states.index_select(0, newest))], torch.zeros_like(position)
         while len(drafts) < num_speculative_tokens:
-            position = torch.where(position < 0, position, position + 1)
+            position = torch.where(position < nowhere, position, position + 1)
             drafts.append(self._best(self._forward(drafts[-1][:, None], position[:, None], inputs)))
         return torch.stack(drafts, 1)
 
@@ -51,7 +53,7 @@ class SmallModelDrafter:
 
     def _best(self, states: Tensor) -> Tensor:
         """The most likely next token [rows] int32. Drafts are greedy whatever the target's sampling."""
-        return self._model.logits(states)[:, : self._vocab_size].argmax(-1).int()
+        return argmax(self._model.logits(states)[:, : self._vocab_size])
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """See Drafter.copy_blocks."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from replicas.devices.rows import put_rows
+
 NULL_BLOCK = 0
 """Block that no sequence owns: padding rows write there, so every shape stays fixed."""
 
@@ -22,10 +24,11 @@ class CacheView:
 
 
 class PagedCache:
-    """Keys and values of all layers in one tensor [layers, 2 * kv_heads, slots, head_dim], keys' heads first.
+    """Keys and values of all layers in one tensor [layers * 2 * kv_heads * slots, head_dim], keys' heads first.
 
-    One tensor a model, because many same-shaped ones were copied by XLA although donated. Head by head, so that
-    attention streams each head's keys (docs/decisions/0003).
+    One tensor a model, because many same-shaped ones were copied by XLA although donated; flat, because XLA copied
+    what was updated through a view, too. Head by head, so that attention streams each head's keys
+    (docs/decisions/0003).
     """
 
     def __init__(
@@ -37,16 +40,21 @@ class PagedCache:
         head_dim: int,
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
+        is_static: bool | None = None,
     ) -> None:
+        """`is_static`: programs are graphs, which keep no views and no buffers; by default on all but the CPU."""
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
         self._slots = num_blocks * block_size
-        self.tensor = torch.zeros(num_layers, 2 * num_kv_heads, self._slots, head_dim, device=device, dtype=dtype)
-        self._layers = self.tensor.view(num_layers, 2 * num_kv_heads * self._slots, head_dim).unbind(0)
-        heads = torch.arange(2 * num_kv_heads, device=device, dtype=torch.int32)
-        self._head_rows, self._head_blocks = heads * self._slots, heads[:, None] * num_blocks
+        self._layer_rows = 2 * num_kv_heads * self._slots
+        self._is_eager = not is_static if is_static is not None else device is None or device.type == "cpu"
+        # Inference tensors cannot be updated in place in XLA's graphs.
+        with torch.inference_mode(self._is_eager and torch.is_inference_mode_enabled()):
+            self.tensor = torch.zeros(num_layers * self._layer_rows, head_dim, device=device, dtype=dtype)
+        self._layers = self.tensor.view(num_layers, self._layer_rows, head_dim).unbind(0) if self._is_eager else ()
+        self._heads = self._arange(device) if self._is_eager else None
         self._workspace = self.tensor.new_empty(0, block_size * head_dim)
         """[blocks of one head, elements]: what was gathered last."""
 
@@ -57,11 +65,13 @@ class PagedCache:
 
     def rows_of(self, positions: Tensor, block_tables: Tensor) -> Tensor:
         """Where a layer keeps `positions` [batch, tokens]: rows [batch * tokens, 2 * kv_heads], for `write`."""
-        return slots_of(positions, block_tables, self.block_size)[:, None] + self._head_rows
+        return (
+            slots_of(positions, block_tables, self.block_size)[:, None] + self._heads_on(positions.device) * self._slots
+        )
 
     def blocks_of(self, block_tables: Tensor) -> Tensor:
         """Where a layer keeps `block_tables` [batch, blocks]: blocks [batch, 2 * kv_heads, blocks], for `read`."""
-        return block_tables[:, None] + self._head_blocks
+        return block_tables[:, None] + self._heads_on(block_tables.device)[:, None] * self.num_blocks
 
     @property
     def num_rows(self) -> int:
@@ -74,7 +84,10 @@ class PagedCache:
 
     def write(self, layer: int, keys_values: Tensor, rows: Tensor) -> None:
         """Store `keys_values` [tokens, 2 * kv_heads, head_dim] at `rows` [tokens, 2 * kv_heads]."""
-        self._layers[layer].index_put_((rows,), keys_values)
+        if self._is_eager:
+            self._layers[layer].index_put_((rows,), keys_values)
+        else:
+            put_rows(self.tensor, (rows + layer * self._layer_rows).flatten(), keys_values.flatten(0, 1))
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks in all layers; each of `copies` is (from, to)."""
@@ -85,7 +98,11 @@ class PagedCache:
     def read(self, layer: int, blocks: Tensor, view: CacheView | None) -> tuple[Tensor, Tensor]:
         """Keys and values [batch, kv_heads, length, head_dim] each, of `blocks` [batch, 2 * kv_heads, blocks]."""
         shape = (blocks.shape[0], 2 * self.num_kv_heads, blocks.shape[2] * self.block_size, self.head_dim)
-        if view is not None:
+        if not self._is_eager:
+            of_all = self.tensor.view(-1, self.block_size * self.head_dim)
+            first = layer * self._layer_rows // self.block_size
+            both = of_all.index_select(0, (blocks + first).flatten()).view(shape)
+        elif view is not None:
             width, base = self.head_dim, self._layers[layer].storage_offset()
             strides = (view.row_stride * width, self._slots * width, width, 1)
             both = self._layers[layer].as_strided(shape, strides, base + view.first_slot * width)
@@ -107,6 +124,5 @@ def slots_of(positions: Tensor, block_tables: Tensor, block_size: int) -> Tensor
     """
     last = block_tables.shape[1] * block_size - 1
     inside = positions.clamp(0, last)
-    blocks = block_tables.gather(1, (inside // block_size).long())
-    slots = blocks * block_size + inside % block_size
-    return torch.where((positions < 0) | (positions > last), NULL_BLOCK, slots).flatten()
+    slots = block_tables.gather(1, inside // block_size) * block_size + inside % block_size
+    return torch.where(positions == inside, slots, NULL_BLOCK).flatten()

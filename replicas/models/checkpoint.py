@@ -97,6 +97,10 @@ class Checkpoint(Mapping[str, Tensor]):
         """Like `tensor`, or None where the checkpoint has no such name."""
         return self.tensor(name, *shape) if name in self else None
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor, from the files' headers: no weight is read."""
+        return {name: tuple(self._files[file].get_slice(name).get_shape()) for name, file in self._file_of.items()}
+
     @property
     def unread(self) -> list[str]:
         """Names that nobody has asked for, sorted."""

@@ -65,13 +65,13 @@ class RotaryEmbedding:
         rows = inside.flatten()
         keys = torch.arange(block_tables.shape[1] * cache.block_size, device=positions.device, dtype=positions.dtype)
         hidden = keys > inside[:, None, None, :, None]
-        mask = torch.zeros_like(hidden, dtype=self._cosines.dtype).masked_fill_(hidden, -torch.inf)
+        mask = torch.where(hidden, -torch.inf, 0.0).to(self._cosines.dtype)
         mask = mask.expand(batch, 1, self._group, tokens, -1).reshape(batch, 1, self._group * tokens, -1)
+        cosines, sines = self._cosines.index_select(0, rows), self._signed_sines.index_select(0, rows)
         places = cache.rows_of(positions, block_tables), cache.blocks_of(block_tables)
         num_heads = self._heads - cache.num_kv_heads
         ordered = OrderedAttention.of(hidden[:, 0, 0], block_tables, cache, num_heads) if self._is_ordered else None
-        turns = self._cosines[rows], self._signed_sines[rows]
-        return AttentionInputs(places[0], *turns, mask, places[1], view, ordered)
+        return AttentionInputs(places[0], cosines, sines, mask, places[1], view, ordered)
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -82,7 +82,8 @@ def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 def rotate(heads: Tensor, attention: AttentionInputs) -> Tensor:
     """Rotary embedding of `heads` [rows, heads + 2 * kv_heads, head_dim]: queries and keys turn, values stay."""
     half = heads.shape[-1] // 2
-    return torch.addcmul(heads * attention.cosines, heads.roll(half, -1), attention.signed_sines)
+    turned = torch.cat([heads[..., half:], heads[..., :half]], -1)
+    return torch.addcmul(heads * attention.cosines, turned, attention.signed_sines)
 
 
 def paged_attention(heads: Tensor, layer: int, cache: PagedCache, attention: AttentionInputs) -> Tensor:

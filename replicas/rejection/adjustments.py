@@ -60,27 +60,28 @@ def adjust(logits: Tensor, positions: Tensor, draft_ids: Tensor, adjustments: Lo
 def _biased(scores: Tensor, positions: Tensor, biases: BiasInputs) -> Tensor:
     counts = positions[:, :, None] < biases.until[:, None, :]
     values = torch.where(counts, biases.values[:, None, :], 0.0)
-    return scores.scatter_add(2, biases.token_ids[:, None, :].expand(values.shape).long(), values)
+    return scores.scatter_add(2, biases.token_ids[:, None, :].expand(values.shape), values)
 
 
 def _penalised(scores: Tensor, draft_ids: Tensor, penalties: PenaltyInputs) -> Tensor:
     batch, choices, vocabulary = scores.shape
     index = torch.arange(penalties.history.shape[1], device=scores.device, dtype=torch.int32)
     is_prompt = index < penalties.num_prompt_tokens[:, None]
-    is_token = penalties.history >= 0
-    ids = penalties.history.clamp(min=0).long()
+    ids = penalties.history.clamp(min=0)
+    is_token = penalties.history == ids
 
     def counted(tokens: Tensor) -> Tensor:
         zeros = torch.zeros(batch, vocabulary, device=scores.device)
         return zeros.scatter_add(1, ids, tokens.float())[:, None, :]
 
     # Choice i counts the drafts before it: if one of them was wrong, nobody uses the choice.
-    order = torch.arange(choices, device=scores.device)
+    order = torch.arange(choices, device=scores.device, dtype=torch.int32)
     is_before = (order[: choices - 1] < order[:, None]).float().expand(batch, choices, choices - 1)
-    drafts = draft_ids[:, None, :].expand(batch, choices, choices - 1).long()
+    drafts = draft_ids[:, None, :].expand(batch, choices, choices - 1)
     output_counts = counted(is_token & ~is_prompt).expand(scores.shape).scatter_add(2, drafts, is_before)
-    is_seen = (output_counts > 0) | (counted(is_token & is_prompt) > 0)
+    none = torch.zeros_like(output_counts)
+    is_seen = (output_counts > none) | (counted(is_token & is_prompt) > none)
     repetition = penalties.repetition[:, None, None]
-    scores = torch.where(is_seen, torch.where(scores > 0, scores / repetition, scores * repetition), scores)
+    scores = torch.where(is_seen, torch.where(scores > none, scores / repetition, scores * repetition), scores)
     scores = scores - penalties.frequency[:, None, None] * output_counts
-    return scores - penalties.presence[:, None, None] * (output_counts > 0).float()
+    return scores - penalties.presence[:, None, None] * (output_counts > none).float()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from replicas.devices.selection import largest
 from replicas.request import MAX_LOGPROBS
 
 
@@ -26,6 +27,6 @@ def logprobs(logits: Tensor, token_ids: Tensor) -> LogprobOutputs:
     Always MAX_LOGPROBS alternatives, whatever the requests ask for: one shape for all of them.
     """
     scores = torch.log_softmax(logits.float(), -1)
-    chosen = scores.gather(1, token_ids.clamp(min=0)[:, None].long()).squeeze(1)
-    top, top_ids = scores.topk(min(MAX_LOGPROBS, scores.shape[1]), -1)
-    return LogprobOutputs(chosen, top_ids.to(torch.int32), top)
+    chosen = scores.gather(1, token_ids.clamp(min=0)[:, None]).squeeze(1)
+    top, top_ids = largest(scores, min(MAX_LOGPROBS, scores.shape[1]))
+    return LogprobOutputs(chosen, top_ids, top)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from replicas.devices.selection import argmax
 from replicas.rejection.probabilities import filtered_probabilities
 
 GREEDY_TEMPERATURE = 1e-5
@@ -34,7 +35,7 @@ def choose(logits: Tensor, positions: Tensor, sampling: SamplingInputs | None) -
 
     `sampling` None means that every sequence is greedy.
     """
-    best = logits.argmax(-1).to(torch.int32)
+    best = argmax(logits)
     if sampling is None:
         return best.view(positions.shape)
     choices = positions.shape[1]
@@ -43,7 +44,7 @@ def choose(logits: Tensor, positions: Tensor, sampling: SamplingInputs | None) -
         return values[:, None].expand(-1, choices).flatten()
 
     temperature = per_row(sampling.temperature)
-    is_greedy = temperature < GREEDY_TEMPERATURE
+    is_greedy = temperature < torch.full_like(temperature, GREEDY_TEMPERATURE)
     temperature = torch.where(is_greedy, 1.0, temperature)
     if sampling.is_filtered:
         top_k, top_p, min_p = per_row(sampling.top_k), per_row(sampling.top_p), per_row(sampling.min_p)
@@ -51,7 +52,7 @@ def choose(logits: Tensor, positions: Tensor, sampling: SamplingInputs | None) -
     else:
         probabilities = torch.softmax(logits / temperature[:, None], -1)
     waiting = exponential_noise(per_row(sampling.seed), positions.flatten(), logits.shape[1])
-    drawn = (probabilities / waiting).argmax(-1).to(torch.int32)
+    drawn = argmax(probabilities / waiting)
     return torch.where(is_greedy, best, drawn).view(positions.shape)
 
 
@@ -69,9 +70,18 @@ def exponential_noise(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tens
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """murmur3's 32-bit finalizer; shifts of int32 are arithmetic, hence the masks."""
-    bits = bits ^ ((bits >> 16) & 0xFFFF)
+    """murmur3's 32-bit finalizer."""
+    bits = bits ^ _shifted(bits, 16)
     bits = bits * -2048144789
-    bits = bits ^ ((bits >> 13) & 0x7FFFF)
+    bits = bits ^ _shifted(bits, 13)
     bits = bits * -1028477387
-    return bits ^ ((bits >> 16) & 0xFFFF)
+    return bits ^ _shifted(bits, 16)
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    """int32 `bits`, shifted right and filled with zeros.
+
+    The count is a tensor because torch_xla divides by a power of two for a Python number, which rounds towards 0.
+    """
+    arithmetic = torch.bitwise_right_shift(bits, torch.full((), count, dtype=torch.int32, device=bits.device))
+    return arithmetic & ((1 << (32 - count)) - 1)

@@ -10,11 +10,10 @@ from replicas.scheduling.step_plan import BatchPlan, SequenceResult
 
 
 def with_logprobs(
-    results: Mapping[str, SequenceResult], batch: BatchPlan, outputs: StepOutputs
+    results: Mapping[str, SequenceResult], batch: BatchPlan, outputs: StepOutputs, choices: int
 ) -> dict[str, SequenceResult]:
-    """`results` of `batch`, with each sequence's own share of the log-probabilities."""
+    """`results` of `batch`, with each sequence's own share of the log-probabilities, `choices` rows of them."""
     told = dict(results)
-    choices = outputs.emitted.shape[1]
     for row, part in enumerate(batch.sequences):
         choice, result = part.choice, results[part.request_id]
         if outputs.logprobs is not None and choice.num_logprobs is not None:

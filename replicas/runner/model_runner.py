@@ -10,11 +10,11 @@ from replicas.drafters.drafter import Drafter
 from replicas.errors import EyrieError
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.registry import TargetModel
-from replicas.runner.batch_inputs import pack
+from replicas.runner.batch_inputs import BatchInputs, pack
 from replicas.runner.logprob_results import with_logprobs
 from replicas.runner.programs import ProgramKey, ProgramSet
 from replicas.runner.shape_buckets import ShapeBuckets
-from replicas.runner.speculative_step import speculative_step
+from replicas.runner.speculative_step import StepOutputs, speculative_step
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, SequenceResult, StepPlan, StepResult
 
 
@@ -33,6 +33,7 @@ class ModelRunner:
         self._cache = cache
         self._drafter = drafter
         self._backend = backend
+        self._executor = backend.executor((cache, *(drafter.states if drafter else ())))
         self.programs = ProgramSet(buckets, cache.num_blocks, backend.attends_in_place, backend.compiles)
         self._known: set[ProgramKey] = set()
         self._num_warmed_up: int | None = None
@@ -54,34 +55,34 @@ class ModelRunner:
             if self._drafter is not None:
                 self._drafter.copy_blocks(batch.copied_blocks)
         key = self.programs.of(batch)
-        self._know(key)
         inputs = pack(batch.sequences, key, self._cache.block_size)
         begin = time.perf_counter()
-        outputs = speculative_step(self._target, self._cache, self._drafter, inputs, key.num_speculative_tokens)
-        emitted, drafts = outputs.emitted.tolist(), outputs.draft_ids.tolist()
+        outputs = self._execute(key, inputs)
         seconds = time.perf_counter() - begin
         results = {
-            part.request_id: _result(part, emitted[row], drafts[row]) for row, part in enumerate(batch.sequences)
+            part.request_id: _result(part, tokens[: key.choices], tokens[key.choices :])
+            for part, tokens in zip(batch.sequences, outputs.tokens.tolist(), strict=False)
         }
         if outputs.logprobs is not None or outputs.prompt_logprobs is not None:
-            results = with_logprobs(results, batch, outputs)
+            results = with_logprobs(results, batch, outputs, key.choices)
         return results, seconds
 
-    def _know(self, key: ProgramKey) -> None:
+    def _execute(self, key: ProgramKey, inputs: BatchInputs) -> StepOutputs:
         if key not in self._known:
             if self._backend.compiles and self._num_warmed_up is not None:
                 raise EyrieError(f"{key} was not built at warm-up, and nothing is compiled while requests wait")
             self._known.add(key)
 
+        def program(inputs: BatchInputs) -> StepOutputs:
+            return speculative_step(self._target, self._cache, self._drafter, inputs, key.num_speculative_tokens)
+
+        return self._executor(key, program, inputs)
+
     @torch.inference_mode()
     def warm_up(self) -> int:
         """Run every program on padding, or where nothing is compiled the largest; returns how many ran."""
         for key in self.programs.all() if self._backend.compiles else self.programs.largest():
-            self._know(key)
-            inputs = pack((), key, self._cache.block_size)
-            outputs = speculative_step(self._target, self._cache, self._drafter, inputs, key.num_speculative_tokens)
-            # A device may wait with everything until it is read.
-            _ = outputs.emitted.tolist(), outputs.draft_ids.tolist()
+            self._execute(key, pack((), key, self._cache.block_size))
         self._num_warmed_up = len(self._known)
         return self._num_warmed_up
 

@@ -9,6 +9,8 @@ PREFILL_STEP = 16
 """Prompt chunks are padded to a multiple of this."""
 SMALLEST_LENGTH = 64
 """Shortest context that attention spans, in tokens."""
+COARSE_PREFILL_STEP, COARSE_SMALLEST_LENGTH = 128, 512
+"""The same where each program costs minutes and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,19 @@ class ShapeBuckets:
         max_model_len: int,
         block_size: int,
         speculative_tokens: Sequence[int],
+        is_coarse: bool = False,
     ) -> "ShapeBuckets":
-        """Sizes that grow by half or a third each time, so that padding costs little, up to the given limits."""
+        """Sizes that grow by half or a third each time, so that padding costs little, up to the given limits.
+
+        Coarse ones double, and begin higher: a sixth of the programs, for a device on which each is compiled.
+        """
         max_blocks = -(-max_model_len // block_size)
-        lengths = _steps(SMALLEST_LENGTH, max_model_len)
+        lengths = _steps(COARSE_SMALLEST_LENGTH if is_coarse else SMALLEST_LENGTH, max_model_len, is_coarse)
         blocks = sorted({min(-(-length // block_size), max_blocks) for length in lengths})
-        chunks = _steps(PREFILL_STEP, max_num_batched_tokens)
+        chunks = _steps(COARSE_PREFILL_STEP if is_coarse else PREFILL_STEP, max_num_batched_tokens, is_coarse)
+        batches = _steps(1, max_num_seqs, is_coarse)
         ks = sorted({0, *speculative_tokens})
-        return ShapeBuckets(tuple(_steps(1, max_num_seqs)), tuple(chunks), tuple(blocks), tuple(ks), block_size)
+        return ShapeBuckets(tuple(batches), tuple(chunks), tuple(blocks), tuple(ks), block_size)
 
     def batch_size(self, sequences: int) -> int:
         """Smallest batch that holds `sequences`."""
@@ -65,13 +72,13 @@ class ShapeBuckets:
         ]
 
 
-def _steps(smallest: int, largest: int) -> list[int]:
-    """Smallest * (1, 2, 3, 4, 6, 8, 12, ...) below `largest`, then `largest`."""
+def _steps(smallest: int, largest: int, is_coarse: bool) -> list[int]:
+    """Smallest * (1, 2, 3, 4, 6, 8, 12, ...), or its doubles alone, below `largest`, then `largest`."""
     steps: list[int] = []
     power = 1
     while smallest * power < largest:
         steps.append(smallest * power)
-        if power > 1 and smallest * power * 3 // 2 < largest:
+        if power > 1 and not is_coarse and smallest * power * 3 // 2 < largest:
             steps.append(smallest * power * 3 // 2)
         power *= 2
     return [*steps, largest]

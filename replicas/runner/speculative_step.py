@@ -19,10 +19,10 @@ from replicas.runner.batch_inputs import BatchInputs
 class StepOutputs:
     """What the host reads after a program, and all that it reads."""
 
-    emitted: Tensor
-    """[batch, choices] int32: accepted drafts, then the recovered or bonus token, then -1."""
-    draft_ids: Tensor
-    """[batch, K] int32: drafts for the next step; -1 where there is none."""
+    tokens: Tensor
+    """[batch, choices + K] int32: accepted drafts, then the recovered or bonus token, then -1 up to as many as were
+    chosen; then the drafts for the next step, -1 where there is none. One tensor, because a device reads one faster
+    than two."""
     logprobs: LogprobOutputs | None
     """Of every choice, rows [batch * choices], if a sequence of the batch asked."""
     prompt_logprobs: LogprobOutputs | None
@@ -40,8 +40,8 @@ def speculative_step(
     hidden, tapped = target.forward(inputs.token_ids, attention, cache)
     first_rows = torch.arange(batch, dtype=torch.int32, device=hidden.device)[:, None] * tokens
     choice_rows = (first_rows + inputs.choice_rows).flatten()
-    choice_positions = inputs.positions.flatten()[choice_rows].view(batch, -1) + 1
-    logits = scores = target.logits(hidden[choice_rows])
+    choice_positions = inputs.positions.flatten().index_select(0, choice_rows).view(batch, -1) + 1
+    logits = scores = target.logits(hidden.index_select(0, choice_rows))
     if inputs.adjustments is not None:
         scores = adjust(logits, choice_positions, inputs.draft_ids, inputs.adjustments)
     chosen = choose(scores, choice_positions, inputs.sampling)
@@ -53,15 +53,16 @@ def speculative_step(
     # Reject: drafts count up to the first one that the target did not choose.
     emitted, accepted = reject(inputs.draft_ids, inputs.num_drafts, chosen)
     if drafter is None:
-        return StepOutputs(emitted, emitted[:, :0], choice_logprobs, prompt_logprobs)
+        return StepOutputs(emitted, choice_logprobs, prompt_logprobs)
 
     # Propose: the drafter learns the states of what was accepted, and drafts on from there.
-    next_tokens = torch.where(inputs.next_prompt_ids >= 0, inputs.next_prompt_ids, emitted)
-    positions = torch.where(next_tokens >= 0, inputs.positions, -1)
+    nothing = torch.full_like(inputs.next_prompt_ids, -1)
+    next_tokens = torch.where(inputs.next_prompt_ids == nothing, emitted, inputs.next_prompt_ids)
+    positions = torch.where(next_tokens == nothing, nothing, inputs.positions)
     last_row = inputs.choice_rows[:, 0] + accepted
     taps = hidden[:, :0] if tapped is None else tapped
     tokens_and_states = ProposeInput(
         taps, hidden, inputs.token_ids, next_tokens, positions, last_row, inputs.block_tables, inputs.view
     )
     draft_ids = drafter.propose(tokens_and_states, num_speculative_tokens)
-    return StepOutputs(emitted, draft_ids, choice_logprobs, prompt_logprobs)
+    return StepOutputs(torch.cat([emitted, draft_ids], 1), choice_logprobs, prompt_logprobs)

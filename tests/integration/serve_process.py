@@ -54,13 +54,18 @@ def demo_config(port: int) -> dict[str, Any]:
 
 
 @contextmanager
-def running(config: dict[str, Any], folder: Path, variables: Mapping[str, str]) -> Generator[Server]:
-    """`serve run` of `config` until the block ends; raises with the log if it does not come up."""
+def running(
+    config: dict[str, Any], folder: Path, variables: Mapping[str, str], address: str = "local"
+) -> Generator[Server]:
+    """`serve run` of `config` until the block ends; raises with the log if it does not come up.
+
+    In a cluster of its own, or in the one at `address`.
+    """
     path, log_path = folder / "config.yaml", folder / "serve.log"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"} | dict(variables)
     environment.pop("RAY_ADDRESS", None)
-    command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local", str(path)]
+    command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", address, str(path)]
     url = f"http://127.0.0.1:{config['http_options']['port']}"
     with log_path.open("w") as log:
         process = subprocess.Popen(command, cwd=PROJECT_ROOT, env=environment, stdout=log, stderr=log)

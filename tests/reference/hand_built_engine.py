@@ -9,6 +9,7 @@ import torch
 
 from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.devices.cpu import CpuBackend
+from replicas.devices.device_backend import DeviceBackend
 from replicas.drafters.drafter import Drafter
 from replicas.drafters.registry import DRAFTERS, DrafterContext
 from replicas.engine import Engine
@@ -71,10 +72,10 @@ class Bench:
 class TinyTarget:
     """A target loaded once, from which engines are built in a few milliseconds."""
 
-    def __init__(self, folder: Path, max_model_len: int = 512, backend: CpuBackend | None = None) -> None:
+    def __init__(self, folder: Path, max_model_len: int = 512, backend: DeviceBackend | None = None) -> None:
         self.folder = folder
         self.shape = target_config(folder)
-        self.backend = backend or CpuBackend("float32", num_threads=1)
+        self.backend: DeviceBackend = backend or CpuBackend("float32", num_threads=1)
         self._max_model_len = max_model_len
         with torch.inference_mode():
             self.model = load_target(folder, self.shape, self.backend, max_model_len)
@@ -123,7 +124,8 @@ class TinyTarget:
         with torch.inference_mode():
             shape = self.shape
             sizes = (shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
-            target_cache = PagedCache(*sizes)
+            device, dtype = self.backend.torch_device, self.backend.activation_dtype
+            target_cache = PagedCache(*sizes, device, dtype)
             if speculative is not None:
                 drafter = self.drafter(config, speculative)
         if drafter is not None:

@@ -14,6 +14,8 @@ class Overruled:
         self.method = inner.method
         self.tapped_layers = inner.tapped_layers
         self.max_positions = inner.max_positions
+        self.states = (*inner.states, *dictated.states)
+        self.states = inner.states
         self._inner = inner
         self._dictated = dictated
         self.kept: list[tuple[int, int, tuple[int, ...]]] = []

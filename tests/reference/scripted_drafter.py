@@ -17,6 +17,7 @@ class ScriptedDrafter:
 
     method = "scripted"
     max_positions: int | None = None
+    states = ()
 
     def __init__(self, rule: Rule, tapped_layers: tuple[int, ...] = (0, 2, 3), block_size: int = 4) -> None:
         self.tapped_layers = tapped_layers

@@ -42,7 +42,7 @@ def test_a_model_is_its_engine_and_its_deployment() -> None:
             "num_speculative_tokens, allowed_num_speculative_tokens, prompt_lookup_min, prompt_lookup_max",
         ),
         (args(max_num_seqs=0), "models[0].max_num_seqs: got 0; it should be greater than or equal to 1"),
-        (args(dtype="int4"), "models[0].dtype: got 'int4'; it should be 'float16' or 'float32'"),
+        (args(dtype="int4"), "models[0].dtype: got 'int4'; it should be 'float16', 'bfloat16' or 'float32'"),
         (
             args(autoscaling={"min_replicas": 2}),
             "models[0].autoscaling: min_replicas is 2; allowed: at most max_replicas, 1",
@@ -53,7 +53,7 @@ def test_a_model_is_its_engine_and_its_deployment() -> None:
         ),
         (
             args(resources={"cpus": 1}),
-            "models[0].resources.cpus: unknown key; allowed: num_cpus, memory, custom",
+            "models[0].resources.cpus: unknown key; allowed: num_cpus, memory, neuron_cores, custom",
         ),
         (
             args(k_schedule="s.yaml", speculative_config=None),
@@ -95,3 +95,52 @@ def test_a_replica_starts_with_its_device_s_variables() -> None:
         "resources": {"big": 1},
         "runtime_env": {"env_vars": {"GOMP_SPINCOUNT": "40000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}},
     }
+
+
+def neuron(**changes: Any) -> dict[str, Any]:
+    return args(device="neuron", dtype="bfloat16", tensor_parallel_size=2, resources={"num_cpus": 2}, **changes)
+
+
+def test_each_rank_on_neuron_reserves_a_core() -> None:
+    [settings] = AppSettings.model_validate(neuron()).models
+    assert settings.ray_actor_options == {
+        "num_cpus": 2,
+        "resources": {"neuron_cores": 2},
+        "runtime_env": {"env_vars": {}},
+    }
+
+
+def test_on_the_cpu_no_core_is_reserved_unless_asked_for() -> None:
+    [settings] = AppSettings.model_validate(args(resources={"neuron_cores": 2, "custom": {"big": 1}})).models
+    assert settings.ray_actor_options["resources"] == {"big": 1, "neuron_cores": 2}
+
+
+def test_another_device_keeps_what_is_reserved_and_all_else() -> None:
+    settings = AppSettings.model_validate(neuron(max_num_seqs=3))
+    [model] = settings.on_device("cpu").models
+    assert (model.device, model.tensor_parallel_size, model.max_num_seqs) == ("cpu", 1, 3)
+    assert model.ray_actor_options["resources"] == {"neuron_cores": 2}
+    assert model.speculative_config == settings.models[0].speculative_config
+    assert settings.on_device("neuron").models[0].ray_actor_options == settings.models[0].ray_actor_options
+    with pytest.raises(ConfigError, match=r"models\[0\]\.device: got 'tpu'"):
+        settings.on_device("tpu")
+
+
+@pytest.mark.parametrize(
+    ("resources", "line"),
+    [
+        (
+            {"neuron_cores": 1},
+            "models[0]: resources.neuron_cores is 1; on device neuron it should be tensor_parallel_size, 2, "
+            "or be left out",
+        ),
+        (
+            {"custom": {"neuron_cores": 2}},
+            "models[0].resources: custom holds neuron_cores; allowed: resources.neuron_cores, its own key",
+        ),
+    ],
+)
+def test_cores_that_do_not_fit_the_ranks_are_refused(resources: dict[str, Any], line: str) -> None:
+    data = neuron()
+    data["models"][0]["resources"] = resources
+    assert refused(data) == [line]

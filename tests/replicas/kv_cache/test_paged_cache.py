@@ -95,11 +95,12 @@ def test_a_view_is_no_copy() -> None:
 
 def test_writing_touches_its_layer_and_slots_only() -> None:
     cache = filled_cache()
-    before = cache.tensor.clone()
+    heads = cache.tensor.view(2, 4, -1, 3)
+    before = heads.clone()
     rows = -torch.arange(1.0, 25.0).view(2, 4, 3)
     positions, tables = torch.tensor([[5], [1]], dtype=torch.int32), torch.tensor([[2, 4], [1, 3]], dtype=torch.int32)
     cache.write(1, rows, cache.rows_of(positions, tables))
-    assert torch.equal(cache.tensor[1, :, 17], rows[0])
-    assert torch.equal(cache.tensor[1, :, 5], rows[1])
-    changed = (cache.tensor != before).transpose(1, 2).flatten(2).any(-1)
+    assert torch.equal(heads[1, :, 17], rows[0])
+    assert torch.equal(heads[1, :, 5], rows[1])
+    changed = (heads != before).transpose(1, 2).flatten(2).any(-1)
     assert changed.nonzero().tolist() == [[1, 5], [1, 17]]

@@ -13,6 +13,14 @@ def test_buckets_of_the_defaults() -> None:
     assert buckets.speculative_tokens == (0, 1, 2, 3, 4, 5)
 
 
+def test_coarse_buckets_double() -> None:
+    buckets = ShapeBuckets.build(8, 256, 8192, 16, (5,), is_coarse=True)
+    assert buckets.batch_sizes == (1, 2, 4, 8)
+    assert buckets.chunk_tokens == (128, 256)
+    assert [blocks * 16 for blocks in buckets.context_blocks] == [512, 1024, 2048, 4096, 8192]
+    assert buckets.speculative_tokens == (0, 5)
+
+
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(seqs=st.integers(1, 256), budget=st.integers(16, 600), length=st.integers(16, 3000), block=st.integers(1, 64))
 def test_every_size_has_a_bucket_that_wastes_at_most_half(seqs: int, budget: int, length: int, block: int) -> None:
