@@ -34,7 +34,6 @@ class Placement:
     precision: Precision
     converts_weights: bool
     """In this pool, and not before."""
-    weight_copies: int = 1
 
 
 def cpu_placement(dtype: str) -> Placement:
@@ -57,10 +56,7 @@ def neuron_placement(ranks: int, num_programs: int, dtype: str = "bfloat16") -> 
 def placement_of(config: EngineConfig) -> Placement:
     """Where `config` says that its ranks live."""
     if config.device == "neuron":
-        programs = len(compiled_programs(config))
-        placement = neuron_placement(config.tensor_parallel_size, programs, config.dtype)
-        # torch_neuronx.trace gives each program weights of its own.
-        return replace(placement, weight_copies=programs) if config.executor == "trace" else placement
+        return neuron_placement(config.tensor_parallel_size, len(compiled_programs(config)), config.dtype)
     if config.device == "xla-cpu":
         size = DTYPE_BYTES[config.dtype]
         return Placement(host_pool(), config.tensor_parallel_size, Precision(size, size), converts_weights=True)
@@ -103,7 +99,6 @@ def plan_models(
         drafter=drafter,
         program=program,
         converts_weights=placement.converts_weights,
-        weight_copies=placement.weight_copies,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
         asked_blocks=config.num_blocks,

@@ -25,6 +25,7 @@ from replicas.engine_memory import plan_config
 from replicas.engine_programs import compiled_programs
 from replicas.errors import ConfigError, EyrieError
 from replicas.runner.programs import ProgramKey
+from replicas.scheduling.k_policy import DraftFeedback
 
 FillerBuilder = Callable[[str], CacheFiller]
 """From the cache's URL."""
@@ -36,6 +37,9 @@ class PlainDecoding:
     def num_speculative_tokens(self, batch_size: int) -> int:
         """K = 0, for which there are always programs."""
         return 0
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        """Nothing is drafted."""
 
 
 def describe(program: ProgramKey, block_size: int) -> str:

@@ -19,7 +19,7 @@ from benchmarks.compare.figures import Figures, figures
 from benchmarks.compare.near_ties import differences
 from benchmarks.compare.race import Lap, Race, race
 from benchmarks.compare.report import NOTES, advice, table
-from benchmarks.timing import provenance
+from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.errors import ConfigError, EyrieError
 from serve_app.checkpoint_paths import PROJECT_ROOT, with_local_checkpoints

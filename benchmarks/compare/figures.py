@@ -6,7 +6,7 @@ from statistics import median, quantiles
 
 from benchmarks.compare.near_ties import Difference
 from benchmarks.compare.race import Lap, TimedAnswer
-from benchmarks.timing import median_ratio
+from benchmarks.metrics import median_ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from benchmarks.compare.contestants import Contestant, alone
+from benchmarks.metrics import Answer
 from benchmarks.timed_drafter import DraftClock, timed
-from benchmarks.timing import Answer
 from benchmarks.workloads import Prompt
 from replicas.config import EngineConfig
 from replicas.drafters.registry import DRAFTERS

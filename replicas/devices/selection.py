@@ -18,8 +18,8 @@ def argmax(scores: Tensor) -> Tensor:
 def largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of float `scores` [rows, n], best first: values [rows, count] and int32 indices."""
     if scores.device.type == "cpu":
-        values, indices = scores.topk(count, -1)
-        return values, indices.to(torch.int32)
+        best, at = scores.topk(count, -1)
+        return best, at.to(torch.int32)
     index = torch.arange(scores.shape[1], dtype=torch.int32, device=scores.device)
     values: list[Tensor] = []
     indices: list[Tensor] = []

@@ -27,7 +27,6 @@ class XlaBackend:
     attends_in_place = False
     compiles = True
     deterministic = False
-    silu: Elementwise = staticmethod(functional.silu)
 
     def __init__(self, platform: Platform, dtype: str, hidden_multiple: int = 1, vocab_multiple: int = 1) -> None:
         """Raises ConfigError for a dtype that the device lacks, and where its runtime is not installed."""
@@ -38,6 +37,7 @@ class XlaBackend:
         self.torch_device = start_runtime(platform)
         self.hidden_multiple = hidden_multiple
         self.vocab_multiple = vocab_multiple
+        self.silu: Elementwise = functional.silu
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         weight = self.place(weight)

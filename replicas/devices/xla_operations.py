@@ -5,10 +5,14 @@ from typing import Any
 from torch_xla.core import xla_builder, xla_op_registry  # pyright: ignore[reportMissingImports]
 
 
+def _newer(_: Any, new: Any) -> Any:
+    return new
+
+
 def _scatter_rows(tensor: Any, rows: Any, values: Any) -> Any:
     """A copy of `tensor` with `values` at `rows`. index_put_ would wrap negative rows first, in int64."""
     scalar = xla_builder.Shape.create(tensor.shape().dtype, ())
-    newer = xla_builder.create_computation("newer", lambda _, new: new, [scalar, scalar])
+    newer = xla_builder.create_computation("newer", _newer, [scalar, scalar])
     dimensions = len(tensor.shape().sizes)
     return tensor.scatter(
         rows.reshape([*rows.shape().sizes, 1]),

@@ -54,7 +54,7 @@ class PagedCache:
         with torch.inference_mode(self._is_eager and torch.is_inference_mode_enabled()):
             self.tensor = torch.zeros(num_layers * self._layer_rows, head_dim, device=device, dtype=dtype)
         self._layers = self.tensor.view(num_layers, self._layer_rows, head_dim).unbind(0) if self._is_eager else ()
-        self._heads = self._arange(device) if self._is_eager else None
+        self._heads = self._all_heads(device) if self._is_eager else None
         self._workspace = self.tensor.new_empty(0, block_size * head_dim)
         """[blocks of one head, elements]: what was gathered last."""
 
@@ -66,17 +66,24 @@ class PagedCache:
     def rows_of(self, positions: Tensor, block_tables: Tensor) -> Tensor:
         """Where a layer keeps `positions` [batch, tokens]: rows [batch * tokens, 2 * kv_heads], for `write`."""
         return (
-            slots_of(positions, block_tables, self.block_size)[:, None] + self._heads_on(positions.device) * self._slots
+            slots_of(positions, block_tables, self.block_size)[:, None] + self._heads_of(positions.device) * self._slots
         )
 
     def blocks_of(self, block_tables: Tensor) -> Tensor:
         """Where a layer keeps `block_tables` [batch, blocks]: blocks [batch, 2 * kv_heads, blocks], for `read`."""
-        return block_tables[:, None] + self._heads_on(block_tables.device)[:, None] * self.num_blocks
+        return block_tables[:, None] + self._heads_of(block_tables.device)[:, None] * self.num_blocks
+
+    def _heads_of(self, device: torch.device) -> Tensor:
+        # A graph makes its constants itself: a tensor from outside would be one input more.
+        return self._all_heads(device) if self._heads is None else self._heads
+
+    def _all_heads(self, device: torch.device | None) -> Tensor:
+        return torch.arange(2 * self.num_kv_heads, device=device, dtype=torch.int32)
 
     @property
     def num_rows(self) -> int:
         """Rows of `rows`: those that `rows_of` may name."""
-        return self._layers[0].shape[0]
+        return self._layer_rows
 
     def rows(self, layer: int) -> Tensor:
         """All that a layer keeps: [2 * kv_heads * slots, head_dim]."""

@@ -40,6 +40,7 @@ class Subject:
     """A deterministic target, and what it says to each of PROMPTS alone, without drafts."""
 
     def __init__(self, folder: Path, dtype: LinearDtype) -> None:
+        self.dtype = dtype
         self.target = TinyTarget(folder, backend=CpuBackend(dtype, num_threads=1, deterministic=True))
         engine = self.target.bench(self._config(enable_prefix_caching=False), FixedK(0)).engine
         self.logits = EmittedLogits(engine)
@@ -114,7 +115,7 @@ def test_with_a_warm_prefix_cache(subject: Subject) -> None:
 
 def test_packed_weights_with_two_threads(subject: Subject) -> None:
     # fp32 products promise the same bits for one number of threads only: the one that they were checked with.
-    threads = 2 if subject.target.backend.linear_dtype == "float16" else 1
+    threads = 2 if subject.dtype == "float16" else 1
     subject.check(FixedK(3), 0.8, threads=threads)
 
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks.timing import Answer
 
 from benchmarks.compare.figures import Figures, figures
 from benchmarks.compare.near_ties import Difference
 from benchmarks.compare.race import Lap, TimedAnswer
 from benchmarks.compare.report import advice, table
+from benchmarks.metrics import Answer
 from replicas.request import Acceptance
 
 TEXT = tuple(range(13))
