@@ -16,8 +16,8 @@ from statistics import median
 
 import torch
 
+from benchmarks.engine_client import engine_for_measuring
 from benchmarks.published_models import PAIRS, PublishedPair
-from benchmarks.speculation import with_largest_k
 from benchmarks.step_costs import (
     CONTEXT,
     READ,
@@ -28,7 +28,7 @@ from benchmarks.step_costs import (
     target_at,
     target_weight_bytes,
 )
-from benchmarks.timing import provenance
+from benchmarks.provenance import provenance
 from replicas.config import EngineConfig
 from replicas.config_file import read_engines
 from replicas.devices.cpu import CpuBackend
@@ -186,7 +186,7 @@ def main() -> None:
     if args.measure is None:
         print(inf2_tables())
         return
-    config = with_largest_k(read_engines(args.measure)[0].config, K)
+    config = engine_for_measuring(read_engines(args.measure)[0].config, K)
     timings = measure_programs(config, args.rounds)
     device = measured_cpu(config, timings)
     print(f"{device.bandwidth / 1e9:.1f} GB/s read, {device.peak / 1e9:.0f} GFLOPS in a product of 96 rows")

@@ -28,6 +28,7 @@ class TimedDrafter:
         self.method = drafter.method
         self.tapped_layers = drafter.tapped_layers
         self.max_positions = drafter.max_positions
+        self.states = drafter.states
         self._drafter = drafter
         self._clock = clock
 

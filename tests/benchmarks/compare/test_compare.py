@@ -6,17 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from benchmarks.timing import Answer
 from transformers import LlamaForCausalLM
 
 from benchmarks.compare.__main__ import main
 from benchmarks.compare.contestants import alone
 from benchmarks.compare.near_ties import differences, logit_gap
 from benchmarks.compare.race import Lap, Race, TimedAnswer, TimedEngine
-<<<<<<< HEAD
-=======
 from benchmarks.metrics import Answer
->>>>>>> integrate
 from replicas.config import EngineConfig
 from replicas.request import Acceptance
 from tests.reference.decoding import full_logits, greedy
