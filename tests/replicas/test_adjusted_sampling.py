@@ -16,7 +16,7 @@ from tests.reference.scripted_drafter import ScriptedDrafter, continuation
 from tests.reference.tiny_checkpoints import END, VOCAB
 
 COUNT = 26
-PROMPTS = tuple(tuple(random.Random(length).choices(range(END), k=length)) for length in (2, 5, 9, 17, 30))
+PROMPTS = tuple(tuple(random.Random(length).randrange(END) for _ in range(length)) for length in (2, 5, 9, 17, 30))
 # Biased towards a few tokens, so that texts repeat themselves and penalties decide.
 FEW = tuple((token, 9.0) for token in (3, 50, 51, 120, 190))
 ADJUSTED: dict[str, dict[str, object]] = {

@@ -47,6 +47,15 @@ def test_a_k_between_those_that_there_are_runs_the_next_larger() -> None:
     assert programs().of(decoding(GREEDY, GREEDY, k=3)) == ProgramKey(False, 2, 5, 4, 16, PLAIN)
 
 
+def test_without_drafts_one_token_is_verified_unless_that_were_another_program_to_compile() -> None:
+    nobody = SequencePlan("a", (1,), 3, 0, None, 2, (1, 2), GREEDY)
+    batch = BatchPlan((nobody, nobody), 2, is_prefill=False)
+    assert programs().of(batch) == ProgramKey(False, 2, 1, 2, 16, PLAIN)
+    assert programs(merges=True).of(batch) == ProgramKey(False, 2, 3, 2, 16, PLAIN)
+    somebody = BatchPlan((nobody, *decoding(GREEDY).sequences), 2, is_prefill=False)
+    assert programs().of(somebody) == ProgramKey(False, 2, 3, 2, 16, PLAIN)
+
+
 @pytest.mark.parametrize(("tokens", "bucket"), [(1, 16), (16, 16), (17, 32), (50, 64)])
 def test_a_chunk_names_its_buckets(tokens: int, bucket: int) -> None:
     assert programs().of(chunk(tokens)) == ProgramKey(True, 1, bucket, 0, 16, PLAIN, is_in_place=True)
@@ -103,7 +112,8 @@ def test_how_many_there_are() -> None:
     assert len(decode) == 6 * 4 * 2 * 2
     assert len(merged) == len(set(merged)) == len(decode) + 4 * 2 * 4 * 3
     several = list(programs().all())
-    assert len(several) == len(set(several)) == (6 + 1) * 4 * 2 * 24 + 4 * 2 * 4 * 48 * 2
+    # Where nothing is compiled, a K above 0 has a program without drafts to verify, too.
+    assert len(several) == len(set(several)) == (6 + 1) * (1 + 2 * 3) * 2 * 24 + 4 * 2 * 4 * 48 * 2
     assert {key.variant for key in several if not key.is_prefill} >= {PLAIN, EVERYTHING, Variant("sampled")}
 
 
