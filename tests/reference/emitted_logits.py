@@ -38,7 +38,7 @@ class EmittedLogits:
         return result
 
     def _note(self, batch: BatchPlan, logits: Tensor, result: StepResult) -> None:
-        choices = 1 if batch.is_prefill else 1 + batch.num_speculative_tokens
+        choices = self._runner.programs.of(batch).choices
         for row, part in enumerate(batch.sequences):
             first = part.start + len(part.token_ids) - part.num_drafts
             for choice in range(len(result.sequences[part.request_id].token_ids)):
