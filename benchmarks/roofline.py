@@ -17,6 +17,7 @@ from statistics import median
 import torch
 
 from benchmarks.engine_client import engine_for_measuring
+from benchmarks.provenance import provenance
 from benchmarks.published_models import PAIRS, PublishedPair
 from benchmarks.step_costs import (
     CONTEXT,
@@ -28,7 +29,6 @@ from benchmarks.step_costs import (
     target_at,
     target_weight_bytes,
 )
-from benchmarks.provenance import provenance
 from replicas.config import EngineConfig
 from replicas.config_file import read_engines
 from replicas.devices.cpu import CpuBackend
