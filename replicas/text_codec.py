@@ -58,11 +58,11 @@ class TextCodec:
         """The id of each token, added ones included."""
         return self._backend.get_vocab(with_added_tokens=True)
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a plain prompt; special tokens in it are taken as such."""
-        return self._backend.encode(text).ids
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Tokens of a plain prompt; special tokens in it are taken as such. Some models begin a text with one more."""
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
         """Tokens of `messages` through the chat template, up to where the assistant's answer begins.
 
         A special token typed into a message stays text, so that nobody can end a turn and forge another.
@@ -75,7 +75,7 @@ class TextCodec:
         marks = {text: mark % index for index, text in enumerate(self._special_texts)}
         try:
             rendered: str = self._tokenizer.apply_chat_template(
-                _replace(messages, marks), tokenize=False, add_generation_prompt=True
+                _replace(messages, marks), tokenize=False, add_generation_prompt=add_generation_prompt
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise RequestError(f"the model's chat template refuses the messages: {error}", param="messages") from error
@@ -89,9 +89,13 @@ class TextCodec:
                 token_ids += self._backend.encode(piece, add_special_tokens=False).ids
         return token_ids
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of `token_ids` without special tokens; bytes that make no character become U+FFFD."""
-        return self._backend.decode(list(token_ids), skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`; bytes that make no character become U+FFFD."""
+        return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token(self, token_id: int) -> str:
+        """The vocabulary's own spelling of a token, in which a space may be another character."""
+        return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token adds to a text, in UTF-8, perhaps not whole characters; of a special token its name."""

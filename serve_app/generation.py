@@ -24,6 +24,31 @@ class GenerationJob:
     request_id: str
     prompt: Prompt
     sampling: SamplingParams
+    num_choices: int = 1
+    """Answers to the one prompt; choice i > 0 of a sampled one has a seed of its own (serve_app.choices)."""
+    http_request_id: str = ""
+    """The x-request-id that it came with: its name in the logs, not always unique."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeJob:
+    """A prompt to tokenise and no more."""
+
+    prompt: Prompt
+    add_special_tokens: bool = True
+    """Of a text; a chat's come from its template."""
+    add_generation_prompt: bool = True
+    """Of a chat."""
+    wants_strings: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The answer to a TokenizeJob."""
+
+    token_ids: tuple[int, ...]
+    strings: tuple[str, ...] | None
+    """As the vocabulary spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +81,5 @@ class Delta:
     """Of the tokens that the step added, also of those whose text is held back; None if the request did not ask."""
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
+    choice: int = 0
+    """Which of the job's choices it belongs to."""

@@ -1,23 +1,24 @@
 """Requests of the OpenAI API, as far as they can be honoured. What cannot be is refused by name, never ignored."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from replicas.config import MAX_SPECULATIVE_TOKENS
 from replicas.errors import RequestError
 from replicas.request import MAX_LOGPROBS, SamplingParams
-from serve_app.generation import ChatMessage, Prompt
+from serve_app.generation import Prompt
 from serve_app.untyped_data import list_or_none, mapping_or_none
 from serve_app.validation_sentences import value_text
 
 MAX_STOP_STRINGS = 4
+MAX_CHOICES = 128
+"""OpenAI's; a server may allow fewer."""
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions; a chat goes on up to max_model_len."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
     "response_format": ({"type": "text"},),
     "metadata": ({},),
     "service_tier": ("auto", "default"),
@@ -25,41 +26,21 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 """Options that cannot be honoured, with the values that ask for nothing; null is always one."""
 
-CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **NEUTRAL,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "web_search_options": (),
-}
 COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL,
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
 }
-MESSAGE_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "refusal": (),
-    "tool_calls": ([],),
-    "function_call": (),
-    "audio": (),
-    "annotations": ([],),
-}
-"""What the openai client sends back with an earlier answer."""
 
 
-class _Request(BaseModel):
+class RequestBody(BaseModel):
+    """Of every route: unknown keys and types that only nearly fit are refused."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Speculation(_Request):
+class Speculation(RequestBody):
     """Ours: switches speculation off, or caps K, for one request."""
 
     enabled: bool = True
@@ -72,7 +53,7 @@ class Speculation(_Request):
         return self.num_speculative_tokens if self.enabled else 0
 
 
-class StreamOptions(_Request):
+class StreamOptions(RequestBody):
     """Of a stream only."""
 
     include_usage: bool = False
@@ -98,12 +79,14 @@ TokenKey = Annotated[int, Field(strict=False)]
 LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
-class GenerationOptions(_Request):
+class GenerationOptions(RequestBody):
     """What chat and plain completions have in common."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     model: str
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Choices; those after the first of a sampled request have seeds derived from its own."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -167,60 +150,6 @@ class GenerationOptions(_Request):
             ignore_eos=bool(self.ignore_eos),
             num_speculative_tokens=None if self.speculation is None else self.speculation.cap,
         )
-
-
-def _joined_parts(value: object) -> object:
-    """Text parts as one string."""
-    texts: list[str] = []
-    for index, item in enumerate(parts := list_or_none(value) or []):
-        part = mapping_or_none(item) or {}
-        text = part.get("text")
-        if part.keys() != {"type", "text"} or part["type"] != "text" or not isinstance(text, str):
-            raise ValueError(f'part {index} is {value_text(item)}; allowed: {{"type": "text", "text": "..."}}')
-        texts.append(text)
-    return "".join(texts) if parts else value
-
-
-class Message(_Request):
-    """A turn of a chat. `developer` is OpenAI's newer word for `system`."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_joined_parts)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        try:
-            return without_neutral(data, MESSAGE_NEUTRAL)
-        except RequestError as error:
-            # As a ValueError it gets the path of the message before it.
-            raise ValueError(error.message) from None
-
-
-class ChatCompletionRequest(GenerationOptions):
-    """Body of /v1/chat/completions."""
-
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = CHAT_NEUTRAL
-
-    messages: Annotated[list[Message], Field(min_length=1)]
-    logprobs: bool | None = None
-    top_logprobs: LogprobCount | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-
-    def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
-        """What to generate. Raises RequestError if two options contradict each other."""
-        limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
-        if len(limits) > 1:
-            raise RequestError(
-                f"max_tokens is {self.max_tokens} but max_completion_tokens is {self.max_completion_tokens}; "
-                "allowed: one of them",
-                "max_tokens",
-            )
-        if self.top_logprobs and not self.logprobs:
-            raise RequestError("top_logprobs is only allowed when logprobs is true", "top_logprobs")
-        logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        turns = (ChatMessage("system" if m.role == "developer" else m.role, m.content) for m in self.messages)
-        return tuple(turns), self.sampling(next(iter(limits), None), logprobs)
 
 
 def _one_prompt(value: object) -> object:

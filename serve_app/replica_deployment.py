@@ -1,17 +1,24 @@
 """One replica: an engine, and the translation between jobs and token ids. Serve makes a deployment of it, a model."""
 
+import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from replicas.errors import RequestError
 from replicas.request import GenerationRequest, RequestOutput
 from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.choices import choice_sampling, merged
 from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_own_engine
-from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken
+from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken, Tokenized, TokenizeJob
 from serve_app.k_policy import FixedK
+from serve_app.prompt_tokens import check_token_ids, token_ids_of
+from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
 from serve_app.token_scores import TokenScores
+
+logger = logging.getLogger(__name__)
 
 
 class ModelReplica:
@@ -25,21 +32,57 @@ class ModelReplica:
         self._engine: AsyncEngine = build_engine(config, FixedK(self._k))
 
     async def generate(self, job: GenerationJob) -> AsyncGenerator[Delta, None]:
-        """One delta a step, the last with a finish_reason. Closing or cancelling it aborts the request.
+        """One delta a step and choice, each choice's last with a finish_reason. Closing or cancelling it aborts all.
 
         Raises RequestError, whose param is the field that the prompt came in, and EngineDeadError.
         """
-        is_chat = bool(job.prompt) and isinstance(job.prompt[0], ChatMessage)
-        k = min(self._k, cap) if (cap := job.sampling.num_speculative_tokens) is not None else self._k
-        scores = TokenScores(self._engine.codec)
+        http_request_id.set(job.http_request_id)
         try:
-            request = GenerationRequest(job.request_id, self._token_ids(job), job.sampling)
-            async with aclosing(self._engine.generate(request)) as outputs:
-                async for output in outputs:
-                    yield _delta(output, k, scores.of(output))
+            token_ids = token_ids_of(self._engine.codec, job.prompt)
+            if job.sampling.temperature == 0:
+                # The choices are the same text: it is generated once.
+                async with aclosing(self._choice(job, token_ids, 0)) as deltas:
+                    async for delta in deltas:
+                        for choice in range(job.num_choices):
+                            yield replace(delta, choice=choice) if choice else delta
+                return
+            first = self._choice(job, token_ids, 0)
+            async with aclosing(first):
+                # The others start when the prompt's KV is in the prefix cache.
+                yield await first.__anext__()
+                others = [self._choice(job, token_ids, choice) for choice in range(1, job.num_choices)]
+                async with aclosing(merged([first, *others])) as deltas:
+                    async for delta in deltas:
+                        yield delta
         except RequestError as error:
+            is_chat = bool(job.prompt) and isinstance(job.prompt[0], ChatMessage)
             param = "messages" if is_chat and error.param in (None, "prompt") else error.param or "prompt"
             raise RequestError(error.message, param, error.code) from None
+
+    async def _choice(self, job: GenerationJob, token_ids: tuple[int, ...], choice: int) -> AsyncGenerator[Delta, None]:
+        sampling = choice_sampling(job.sampling, choice)
+        k = min(self._k, cap) if (cap := sampling.num_speculative_tokens) is not None else self._k
+        scores = TokenScores(self._engine.codec)
+        request_id = f"{job.request_id}-{choice}" if choice else job.request_id
+        begin = time.perf_counter()
+        async with aclosing(self._engine.generate(GenerationRequest(request_id, token_ids, sampling))) as outputs:
+            async for output in outputs:
+                if output.finish_reason is not None:
+                    log_end(output, time.perf_counter() - begin)
+                yield _delta(output, k, scores.of(output), choice)
+
+    async def tokenize(self, job: TokenizeJob) -> Tokenized:
+        """Tokens of a prompt. Raises RequestError."""
+        codec = self._engine.codec
+        token_ids = token_ids_of(codec, job.prompt, job.add_special_tokens, job.add_generation_prompt)
+        strings = tuple(codec.token(token_id) for token_id in token_ids) if job.wants_strings else None
+        return Tokenized(token_ids, strings)
+
+    async def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """The text of `token_ids`, special tokens by name. Raises RequestError for ids that the model does not have."""
+        codec = self._engine.codec
+        check_token_ids(token_ids, codec.vocab_size, "tokens")
+        return codec.decode(token_ids, skip_special_tokens=False)
 
     async def stats(self) -> dict[str, float]:
         """The engine's figures. Raises EngineDeadError if it is dead."""
@@ -56,22 +99,8 @@ class ModelReplica:
         if engine is not None:
             engine.shutdown()
 
-    def _token_ids(self, job: GenerationJob) -> tuple[int, ...]:
-        codec = self._engine.codec
-        if isinstance(job.prompt, str):
-            return tuple(codec.encode(job.prompt))
-        turns = [turn for turn in job.prompt if isinstance(turn, ChatMessage)]
-        if turns:
-            return tuple(codec.encode_chat([{"role": turn.role, "content": turn.content} for turn in turns]))
-        token_ids = tuple(part for part in job.prompt if isinstance(part, int))
-        # The embedding would fail on it, and the whole engine with it.
-        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < codec.vocab_size), None)
-        if wrong is not None:
-            raise RequestError(f"prompt holds the token id {wrong}; allowed: 0 to {codec.vocab_size - 1}", "prompt")
-        return token_ids
 
-
-def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None) -> Delta:
+def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None, choice: int) -> Delta:
     acceptance = output.acceptance
     return Delta(
         output.text,
@@ -85,4 +114,22 @@ def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None
         output.finish_reason,
         scores,
         num_cached_tokens=output.num_cached_tokens,
+        choice=choice,
+    )
+
+
+def log_end(output: RequestOutput, seconds: float) -> None:
+    """One line a finished sequence."""
+    acceptance = output.acceptance
+    logger.info(
+        "%s: %s after %.3f s, %d prompt tokens (%d cached), %d output tokens, %d of %d drafts accepted in %d steps",
+        output.request_id,
+        output.finish_reason,
+        seconds,
+        output.num_prompt_tokens,
+        output.num_cached_tokens,
+        output.num_output_tokens,
+        acceptance.accepted,
+        acceptance.drafted,
+        acceptance.steps,
     )

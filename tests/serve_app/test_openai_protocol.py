@@ -8,8 +8,9 @@ import pytest
 from replicas.errors import RequestError
 from replicas.request import SamplingParams
 from serve_app.generation import ChatMessage
-from serve_app.ingress import parsed
-from serve_app.openai_protocol import ChatCompletionRequest, CompletionRequest
+from serve_app.openai_chat import ChatCompletionRequest
+from serve_app.openai_protocol import CompletionRequest
+from serve_app.request_body import parsed
 
 USER = {"role": "user", "content": "hi"}
 
@@ -148,8 +149,6 @@ def test_options_that_ask_for_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("n", 2),
-        ("n", True),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
@@ -174,6 +173,9 @@ def test_completion_options_that_cannot_be_honoured_are_refused_by_name(option: 
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": "1"}, "temperature"),
         ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": True}, "n"),
         ({"top_k": -2}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"presence_penalty": 2.1}, "presence_penalty"),

@@ -12,9 +12,10 @@ from transformers import LlamaForCausalLM
 
 from replicas.request import SamplingParams
 from replicas.text_codec import TextCodec
-from serve_app.generation import GenerationJob
-from serve_app.ingress import ServedModel, build_http_app
+from serve_app.generation import GenerationJob, Tokenized, TokenizeJob
+from serve_app.ingress import build_http_app
 from serve_app.replica_deployment import ModelReplica
+from serve_app.served_models import ServedModel
 from serve_app.settings import ModelSettings
 from tests.reference.decoding import sampled
 from tests.reference.tiny_checkpoints import VOCAB, write_head, write_target
@@ -40,6 +41,12 @@ class OwnClient:
 
     def generate(self, job: GenerationJob) -> LocalStream:
         return LocalStream(self.replica.generate(job))
+
+    async def tokenize(self, job: TokenizeJob) -> Tokenized:
+        return await self.replica.tokenize(job)
+
+    async def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        return await self.replica.detokenize(token_ids)
 
     async def stats(self) -> dict[str, float]:
         return await self.replica.stats()
