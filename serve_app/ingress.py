@@ -15,8 +15,7 @@ from serve_app import __version__
 from serve_app.api_keys import Access, ApiKeyMiddleware
 from serve_app.errors import handle_error
 from serve_app.generation_routes import GenerationRoutes
-from serve_app.live_settings import IngressLive
-from serve_app.logs import write_logs
+from serve_app.live_settings import IngressLive, LiveConfig
 from serve_app.model_client import HandleClient
 from serve_app.model_routes import ModelRoutes
 from serve_app.openai_chat import ChatCompletionRequest
@@ -75,11 +74,18 @@ class Ingress:
         }
         self._request_timeout_s = settings.request_timeout_s
         self._access = access
-        self._live = IngressLive()
-        write_logs(self._live.log_level)
+        self._live = LiveConfig(IngressLive, lambda _: None)
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls it with the deployment's user_config: at the start, and when that changes (IngressLive)."""
+        self._live.change(user_config)
+
+    def check_health(self) -> None:
+        """Serve calls it, for the first time when the ingress is ready."""
+        self._live.started()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         # Serve's proxy makes the request ids, and gives them back.
         return build_http_app(
-            self._models, self._request_timeout_s, self._access, lambda: self._live, gives_request_id_back=False
+            self._models, self._request_timeout_s, self._access, lambda: self._live.current, gives_request_id_back=False
         )

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict, replace
+from typing import Any
 
 from replicas.errors import RequestError
 from replicas.request import GenerationRequest, RequestOutput
@@ -13,6 +14,8 @@ from serve_app.choices import choice_sampling, merged
 from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_own_engine
 from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken, Tokenized, TokenizeJob
 from serve_app.k_policy import FixedK
+from serve_app.live_k import LiveK, k_policy_of
+from serve_app.live_settings import LiveConfig, ModelLive
 from serve_app.prompt_tokens import check_token_ids, token_ids_of
 from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
@@ -27,9 +30,15 @@ class ModelReplica:
     def __init__(self, settings: ModelSettings, build_engine: EngineBuilder = build_own_engine) -> None:
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
         config = with_local_checkpoints(settings.engine)
+        self._k_policy = k_policy = LiveK(FixedK(0))
         speculative = config.speculative_config
-        self._k = 0 if speculative is None else speculative.num_speculative_tokens
-        self._engine: AsyncEngine = build_engine(config, FixedK(self._k))
+        # No method of this object: it has to go, and its engine with it, when its last user does.
+        self._live = LiveConfig(ModelLive, lambda live: k_policy.use(k_policy_of(live, speculative)))
+        self._engine: AsyncEngine = build_engine(config, self._k_policy)
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls it with the deployment's user_config: at the start, and when that changes (ModelLive)."""
+        self._live.change(user_config)
 
     async def generate(self, job: GenerationJob) -> AsyncGenerator[Delta, None]:
         """One delta a step and choice, each choice's last with a finish_reason. Closing or cancelling it aborts all.
@@ -38,7 +47,7 @@ class ModelReplica:
         """
         http_request_id.set(job.http_request_id)
         try:
-            token_ids = token_ids_of(self._engine.codec, job.prompt)
+            token_ids = self._admitted(token_ids_of(self._engine.codec, job.prompt))
             if job.sampling.temperature == 0:
                 # The choices are the same text: it is generated once.
                 async with aclosing(self._choice(job, token_ids, 0)) as deltas:
@@ -61,7 +70,10 @@ class ModelReplica:
 
     async def _choice(self, job: GenerationJob, token_ids: tuple[int, ...], choice: int) -> AsyncGenerator[Delta, None]:
         sampling = choice_sampling(job.sampling, choice)
-        k = min(self._k, cap) if (cap := sampling.num_speculative_tokens) is not None else self._k
+        # What a lone sequence gets; in a larger batch a schedule may give less.
+        k = self._k_policy.num_speculative_tokens(1)
+        if sampling.num_speculative_tokens is not None:
+            k = min(k, sampling.num_speculative_tokens)
         scores = TokenScores(self._engine.codec)
         request_id = f"{job.request_id}-{choice}" if choice else job.request_id
         begin = time.perf_counter()
@@ -92,6 +104,17 @@ class ModelReplica:
     async def check_health(self) -> None:
         """Serve calls it, and replaces the replica when it raises."""
         self._engine.check_health()
+        self._live.started()
+
+    def _admitted(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        limit = self._live.current.max_prompt_tokens
+        if limit is not None and len(token_ids) > limit:
+            raise RequestError(
+                f"the prompt has {len(token_ids)} tokens; this server allows {limit} (max_prompt_tokens)",
+                "prompt",
+                "context_length_exceeded",
+            )
+        return token_ids
 
     def __del__(self) -> None:
         # Serve's hook for the end of a replica. A constructor that failed has left no engine.

@@ -21,7 +21,7 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class AutoscalingSettings(_Settings):
