@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer
@@ -62,7 +62,20 @@ class TextCodec:
         """Tokens of a plain prompt; special tokens in it are taken as such. Some models begin a text with one more."""
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
+    @property
+    def tool_format(self) -> Literal["hermes", "other"] | None:
+        """How the chat template writes tools and their calls; None if it knows none."""
+        template = str(self._tokenizer.chat_template)
+        if re.search(r"\btools\b", template) is None:
+            return None
+        return "hermes" if "<tool_call>" in template else "other"
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Tokens of `messages` through the chat template, up to where the assistant's answer begins.
 
         A special token typed into a message stays text, so that nobody can end a turn and forge another.
@@ -75,7 +88,10 @@ class TextCodec:
         marks = {text: mark % index for index, text in enumerate(self._special_texts)}
         try:
             rendered: str = self._tokenizer.apply_chat_template(
-                _replace(messages, marks), tokenize=False, add_generation_prompt=add_generation_prompt
+                _replace(messages, marks),
+                tools=_replace(tools, marks) or None,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise RequestError(f"the model's chat template refuses the messages: {error}", param="messages") from error

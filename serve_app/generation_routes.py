@@ -21,6 +21,7 @@ from serve_app.request_ids import http_request_id
 from serve_app.route_errors import answered
 from serve_app.served_models import ServedModels
 from serve_app.sse import ChunkWriter, EventStream, events
+from serve_app.tool_call_stream import with_tool_calls
 
 
 class GenerationRoutes:
@@ -49,8 +50,11 @@ class GenerationRoutes:
             raise RequestError(f"n is {num_choices}; this server allows 1 to {live.max_choices}", "n", "invalid_value")
         prefix = "chatcmpl" if kind == "chat" else "cmpl"
         head = AnswerHead(f"{prefix}-{uuid4().hex}", int(time.time()), body.model)
-        job = GenerationJob(head.id, prompt, sampling, num_choices, http_request_id.get())
+        tools = body.offered_tools
+        job = GenerationJob(head.id, prompt, sampling, num_choices, http_request_id.get(), tools)
         stream = deltas(model.client, job, deadline)
+        if tools:
+            stream = with_tool_calls(stream, num_choices)
         if not body.stream:
             choices = await unless_disconnected(request, collected(stream, num_choices))
             return plain_answer(kind, head, choices, model.method)

@@ -1,15 +1,16 @@
 """Requests of the OpenAI API, as far as they can be honoured. What cannot be is refused by name, never ignored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from replicas.config import MAX_SPECULATIVE_TOKENS
 from replicas.errors import RequestError
 from replicas.request import MAX_LOGPROBS, SamplingParams
 from serve_app.generation import Prompt
-from serve_app.untyped_data import list_or_none, mapping_or_none
+from serve_app.request_model import RequestBody, without_neutral
+from serve_app.untyped_data import list_or_none
 from serve_app.validation_sentences import value_text
 
 MAX_STOP_STRINGS = 4
@@ -32,12 +33,6 @@ COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "suffix": ("",),
 }
-
-
-class RequestBody(BaseModel):
-    """Of every route: unknown keys and types that only nearly fit are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Speculation(RequestBody):
@@ -122,6 +117,11 @@ class GenerationOptions(RequestBody):
         return self
 
     @property
+    def offered_tools(self) -> tuple[dict[str, Any], ...]:
+        """None: a plain text has no tools."""
+        return ()
+
+    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
@@ -176,20 +176,3 @@ class CompletionRequest(GenerationOptions):
         max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
         return prompt, self.sampling(max_tokens, self.logprobs)
-
-
-def without_neutral(data: Any, unsupported: Mapping[str, Sequence[object]]) -> Any:
-    """`data` without its unsupported options. Raises RequestError for the first that asks for something."""
-    body = mapping_or_none(data)
-    if body is None:
-        return data
-    for name, neutral in unsupported.items():
-        value = body.get(name)
-        if value is not None and not any(_same(value, allowed) for allowed in neutral):
-            raise RequestError(f"{name} is not supported: got {value_text(value)}", name, "unsupported_parameter")
-    return {key: value for key, value in body.items() if key not in unsupported}
-
-
-def _same(value: object, neutral: object) -> bool:
-    """Equal, where 0 is 0.0 but not false."""
-    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

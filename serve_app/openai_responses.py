@@ -46,11 +46,34 @@ class AssistantMessage(BaseModel):
     content: str
 
 
+class FunctionCall(BaseModel):
+    """Of a MessageToolCall."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(BaseModel):
+    """A tool that the model calls."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class CallingMessage(BaseModel):
+    """What a chat model said that calls tools."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    tool_calls: list[MessageToolCall]
+
+
 class ChatChoice(BaseModel):
     """One answer to a chat."""
 
     index: int
-    message: AssistantMessage
+    message: AssistantMessage | CallingMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
 

@@ -11,10 +11,13 @@ from serve_app.generation import Delta
 from serve_app.openai_logprobs import chat_logprobs, completion_logprobs
 from serve_app.openai_responses import (
     AssistantMessage,
+    CallingMessage,
     ChatChoice,
     ChatCompletion,
     Completion,
     CompletionChoice,
+    FunctionCall,
+    MessageToolCall,
     usage_of,
 )
 
@@ -43,7 +46,8 @@ async def collected(stream: AsyncGenerator[Delta, None], num_choices: int) -> li
 def _joined(deltas: Sequence[Delta]) -> Delta:
     last = deltas[-1]
     scores = None if last.scores is None else tuple(score for delta in deltas for score in delta.scores or ())
-    return replace(last, text="".join(delta.text for delta in deltas), scores=scores)
+    calls = tuple(call for delta in deltas for call in delta.tool_calls)
+    return replace(last, text="".join(delta.text for delta in deltas), scores=scores, tool_calls=calls)
 
 
 def plain_answer(kind: Kind, head: AnswerHead, choices: Sequence[Delta], method: str | None) -> Response:
@@ -61,10 +65,19 @@ def plain_answer(kind: Kind, head: AnswerHead, choices: Sequence[Delta], method:
 
 def _chat_choice(whole: Delta) -> ChatChoice:
     logprobs = None if whole.scores is None else chat_logprobs(whole.scores)
-    message = AssistantMessage(content=whole.text)
     return ChatChoice(
-        index=whole.choice, message=message, logprobs=logprobs, finish_reason=whole.finish_reason or "stop"
+        index=whole.choice, message=_message(whole), logprobs=logprobs, finish_reason=whole.finish_reason or "stop"
     )
+
+
+def _message(whole: Delta) -> AssistantMessage | CallingMessage:
+    if not whole.tool_calls:
+        return AssistantMessage(content=whole.text)
+    calls = [
+        MessageToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
+        for call in whole.tool_calls
+    ]
+    return CallingMessage(content=whole.text or None, tool_calls=calls)
 
 
 def _completion_choice(whole: Delta) -> CompletionChoice:

@@ -47,7 +47,7 @@ class ModelReplica:
         """
         http_request_id.set(job.http_request_id)
         try:
-            token_ids = self._admitted(token_ids_of(self._engine.codec, job.prompt))
+            token_ids = self._admitted(token_ids_of(self._engine.codec, job.prompt, job.tools))
             if job.sampling.temperature == 0:
                 # The choices are the same text: it is generated once.
                 async with aclosing(self._choice(job, token_ids, 0)) as deltas:
@@ -86,7 +86,7 @@ class ModelReplica:
     async def tokenize(self, job: TokenizeJob) -> Tokenized:
         """Tokens of a prompt. Raises RequestError."""
         codec = self._engine.codec
-        token_ids = token_ids_of(codec, job.prompt, job.add_special_tokens, job.add_generation_prompt)
+        token_ids = token_ids_of(codec, job.prompt, job.tools, job.add_special_tokens, job.add_generation_prompt)
         strings = tuple(codec.token(token_id) for token_id in token_ids) if job.wants_strings else None
         return Tokenized(token_ids, strings)
 

@@ -38,7 +38,8 @@ class ChunkWriter:
         scores = "null" if delta.scores is None else self._shape(delta.scores).model_dump_json()
         opening = self._later if delta.choice in self._begun else self._first
         self._begun.add(delta.choice)
-        choice = f'{opening}{_json(delta.text)}{self._logprobs}{scores},"finish_reason":{reason}'
+        said = _said(delta) if delta.tool_calls else _json(delta.text)
+        choice = f'{opening}{said}{self._logprobs}{scores},"finish_reason":{reason}'
         return f'{self._start}"choices":[{{"index":{delta.choice},{choice}}}]{self._end}'.encode()
 
     def usage(self, lasts: Sequence[Delta], method: str | None) -> bytes:
@@ -83,7 +84,21 @@ class EventStream(StreamingResponse):
 
 
 def _has_news(delta: Delta) -> bool:
-    return bool(delta.text or delta.scores or delta.finish_reason)
+    return bool(delta.text or delta.scores or delta.tool_calls or delta.finish_reason)
+
+
+def _said(delta: Delta) -> str:
+    """The content, and the tool calls after it."""
+    calls = [
+        {
+            "index": call.index,
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in delta.tool_calls
+    ]
+    return f'{_json(delta.text or None)},"tool_calls":{_json(calls)}'
 
 
 def _json(value: object) -> str:

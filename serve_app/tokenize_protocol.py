@@ -6,16 +6,16 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, Field, model_validator
 
 from replicas.errors import RequestError
+from serve_app.chat_messages import Message, turns_of
 from serve_app.generation import TokenizeJob
-from serve_app.openai_chat import Message, turns_of
-from serve_app.openai_protocol import RequestBody, without_neutral
+from serve_app.request_model import RequestBody, without_neutral
+from serve_app.tool_protocol import Tool, offered_tools
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "mm_processor_kwargs": ({},),
-    "tools": ([],),
 }
 
 
@@ -33,6 +33,8 @@ class TokenizeRequest(RequestBody):
     add_generation_prompt: bool | None = None
     """Of a chat, true by default."""
     return_token_strs: bool | None = None
+    tools: list[Tool] | None = None
+    """Of a chat."""
 
     @model_validator(mode="before")
     @classmethod
@@ -48,9 +50,14 @@ class TokenizeRequest(RequestBody):
                     "add_special_tokens is true; a chat's special tokens come from its template", "add_special_tokens"
                 )
             add_prompt = self.add_generation_prompt is not False
-            return TokenizeJob(turns_of(self.messages), add_generation_prompt=add_prompt, wants_strings=wants_strings)
+            tools = offered_tools(self.tools, None)
+            return TokenizeJob(
+                turns_of(self.messages), add_generation_prompt=add_prompt, wants_strings=wants_strings, tools=tools
+            )
         if self.prompt is None or self.messages is not None:
             raise RequestError("allowed: one of prompt and messages", "prompt")
+        if self.tools:
+            raise RequestError("tools are only allowed with messages", "tools")
         if self.add_generation_prompt is not None:
             raise RequestError("add_generation_prompt is only allowed with messages", "add_generation_prompt")
         return TokenizeJob(self.prompt, self.add_special_tokens is not False, wants_strings=wants_strings)

@@ -10,6 +10,7 @@ from replicas.config import EngineConfig
 from replicas.errors import EngineDeadError, RequestError
 from replicas.request import Acceptance, GenerationRequest, RequestOutput, TokenLogprobs
 from replicas.scheduling.k_policy import KPolicy
+from serve_app.engine_protocol import ToolFormat
 from serve_app.generation import Delta, GenerationJob, Tokenized, TokenizeJob
 from serve_app.replica_deployment import ModelReplica
 from serve_app.settings import ModelSettings
@@ -29,11 +30,17 @@ class ByteCodec:
     """A token a byte."""
 
     vocab_size = 256
+    tool_format: ToolFormat = None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [0] * (not add_special_tokens) + list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
         return list(text.encode()) + [0] * (not add_generation_prompt)
 

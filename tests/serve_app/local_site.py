@@ -53,9 +53,10 @@ class Site:
         drafter: bool = True,
         timeout_s: float | None = None,
         access: Access = Access(),  # noqa: B008 (frozen)
+        max_model_len: int = 64,
         live: IngressLive = IngressLive(),  # noqa: B008 (frozen)
     ) -> None:
-        settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": 64}
+        settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": max_model_len}
         if drafter:
             settings["speculative_config"] = {"method": "eagle3", "model": ".", "num_speculative_tokens": 3}
         self.settings = model = ModelSettings.model_validate(settings)

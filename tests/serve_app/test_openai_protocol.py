@@ -149,8 +149,6 @@ def test_options_that_ask_for_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
         ("reasoning_effort", "high"),
     ],
@@ -203,10 +201,10 @@ def test_completion_options_that_cannot_be_honoured_are_refused_by_name(option: 
         ({"speculation": True}, "speculation"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [USER | {"role": "tool"}]}, "messages[0].role"),
+        ({"messages": [USER | {"role": "function"}]}, "messages[0].role"),
         ({"messages": [USER | {"content": None}]}, "messages[0].content"),
         ({"messages": [USER, USER | {"name": "x"}]}, "messages[1].name"),
-        ({"messages": [USER | {"tool_calls": [{}]}]}, "messages[0]"),
+        ({"messages": [USER | {"function_call": {}}]}, "messages[0]"),
         ({"messages": [USER | {"content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content"),
         ({"typo": None}, "typo"),
     ],
