@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ray.serve.exceptions import RequestCancelledError
 
-from replicas.errors import EngineDeadError
+from replicas.errors import EngineDeadError, RequestError
 from serve_app.deadline import Deadline
 from serve_app.generation import Delta, GenerationJob, Tokenized, TokenizeJob
 
@@ -77,6 +77,9 @@ async def deltas(client: ModelClient, job: GenerationJob, deadline: Deadline) ->
         async for delta in stream:
             if delta.finish_reason == "abort":
                 raise EngineDeadError(f"{job.request_id} was aborted by the replica")
+            if delta.finish_reason == "error":
+                param = job.sampling.grammar.param if job.sampling.grammar else None
+                raise RequestError("no token of this model can go on with the text", param, "invalid_grammar")
             open_choices -= delta.finish_reason is not None
             yield delta
         if open_choices and not expired:

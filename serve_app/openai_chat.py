@@ -7,12 +7,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from replicas.errors import RequestError
-from replicas.request import SamplingParams
+from replicas.request import Grammar, SamplingParams
 from serve_app.chat_messages import Message, turns_of
 from serve_app.generation import Prompt
+from serve_app.guidance import only_one
 from serve_app.hermes_parser import CLOSE
 from serve_app.openai_protocol import NEUTRAL, GenerationOptions, LogprobCount
-from serve_app.tool_protocol import Tool, ToolChoice, offered_tools
+from serve_app.tool_protocol import Tool, ToolChoice, call_grammar, offered_tools
 
 CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL,
@@ -46,6 +47,11 @@ class ChatCompletionRequest(GenerationOptions):
         """Those that the model is told of. Raises RequestError."""
         return offered_tools(self.tools, self.tool_choice)
 
+    def grammar(self) -> Grammar | None:
+        given = super().grammar()
+        called = call_grammar(self.tools or [], self.tool_choice, self.parallel_tool_calls is False)
+        return self.checked_grammar(only_one([grammar for grammar in (given, called) if grammar is not None]))
+
     def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
         """What to generate. Raises RequestError if two options contradict each other."""
         limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
@@ -59,6 +65,6 @@ class ChatCompletionRequest(GenerationOptions):
             raise RequestError("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         sampling = self.sampling(next(iter(limits), None), logprobs)
-        if self.offered_tools and self.parallel_tool_calls is False:
+        if self.offered_tools and self.parallel_tool_calls is False and sampling.grammar is None:
             sampling = replace(sampling, stop=(*sampling.stop, CLOSE))
         return turns_of(self.messages), sampling

@@ -7,8 +7,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from replicas.config import MAX_SPECULATIVE_TOKENS
 from replicas.errors import RequestError
-from replicas.request import MAX_LOGPROBS, SamplingParams
+from replicas.request import MAX_LOGPROBS, Grammar, SamplingParams
 from serve_app.generation import Prompt
+from serve_app.guidance import Choices, ResponseFormat, grammar_of
 from serve_app.request_model import RequestBody, without_neutral
 from serve_app.untyped_data import list_or_none
 from serve_app.validation_sentences import value_text
@@ -20,7 +21,6 @@ COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions; a chat goes on up to max_model_len."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "response_format": ({"type": "text"},),
     "metadata": ({},),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -104,6 +104,10 @@ class GenerationOptions(RequestBody):
     user: str | None = None
     """Of no effect, as the field has it: a name for the provider's own records."""
     speculation: Speculation | None = None
+    response_format: ResponseFormat | None = None
+    guided_regex: Annotated[str, Field(min_length=1)] | None = None
+    """As in vLLM, like the next."""
+    guided_choice: Choices | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -126,8 +130,20 @@ class GenerationOptions(RequestBody):
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    def grammar(self) -> Grammar | None:
+        """What the text has to be. Raises RequestError."""
+        grammar = grammar_of(self.response_format, self.guided_regex, self.guided_choice)
+        return self.checked_grammar(grammar)
+
+    def checked_grammar(self, grammar: Grammar | None) -> Grammar | None:
+        """`grammar`. Raises RequestError for options that say otherwise where the text ends."""
+        for name, value in (("ignore_eos", self.ignore_eos), ("min_tokens", self.min_tokens)):
+            if grammar is not None and value:
+                raise RequestError(f"{name} beside {grammar.param}, which says where the text ends", name)
+        return grammar
+
     def sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """For the engine; null is the default. Raises RequestError if min_tokens is more than `max_tokens`."""
+        """For the engine; null is the default. Raises RequestError for options that contradict each other."""
         if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
             raise RequestError(
                 f"min_tokens is {self.min_tokens}; allowed: at most the limit of {max_tokens} tokens", "min_tokens"
@@ -142,6 +158,7 @@ class GenerationOptions(RequestBody):
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
             logit_bias=tuple((self.logit_bias or {}).items()),
             min_tokens=self.min_tokens or 0,
+            grammar=self.grammar(),
             logprobs=logprobs,
             seed=self.seed,
             max_tokens=max_tokens,

@@ -55,7 +55,7 @@ class ModelRunner:
                 self._drafter.copy_blocks(batch.copied_blocks)
         key = self.programs.of(batch)
         self._know(key)
-        inputs = pack(batch.sequences, key, self._cache.block_size)
+        inputs = pack(batch.sequences, key, self._cache.block_size, self._target.config.vocab_size)
         begin = time.perf_counter()
         outputs = speculative_step(self._target, self._cache, self._drafter, inputs, key.num_speculative_tokens)
         emitted, drafts = outputs.emitted.tolist(), outputs.draft_ids.tolist()
@@ -78,7 +78,7 @@ class ModelRunner:
         """Run every program on padding, or where nothing is compiled the largest; returns how many ran."""
         for key in self.programs.all() if self._backend.compiles else self.programs.largest():
             self._know(key)
-            inputs = pack((), key, self._cache.block_size)
+            inputs = pack((), key, self._cache.block_size, self._target.config.vocab_size)
             outputs = speculative_step(self._target, self._cache, self._drafter, inputs, key.num_speculative_tokens)
             # A device may wait with everything until it is read.
             _ = outputs.emitted.tolist(), outputs.draft_ids.tolist()
