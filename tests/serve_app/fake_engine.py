@@ -8,7 +8,7 @@ from typing import Any
 
 from replicas.config import EngineConfig
 from replicas.errors import EngineDeadError, RequestError
-from replicas.request import Acceptance, GenerationRequest, RequestOutput, TokenLogprobs
+from replicas.request import Acceptance, FinishReason, GenerationRequest, RequestOutput, TokenLogprobs
 from replicas.scheduling.k_policy import KPolicy
 from serve_app.engine_protocol import ToolFormat
 from serve_app.generation import Delta, GenerationJob, Tokenized, TokenizeJob
@@ -69,6 +69,8 @@ class FakeEngine:
         self.running = 0
         self.dead = False
         self.was_shut_down = False
+        self.last: FinishReason = "stop"
+        """How an answer ends."""
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
         self.check_health()
@@ -93,7 +95,7 @@ class FakeEngine:
                     num_prompt_tokens=count,
                     num_output_tokens=2 * (step + 1),
                     acceptance=Acceptance(steps=step + 1, drafted=3 * (step + 1), accepted=step + 1),
-                    finish_reason="stop" if step == len(pieces) - 1 else None,
+                    finish_reason=self.last if step == len(pieces) - 1 else None,
                     logprobs=_logprobs(request.sampling.logprobs),
                     num_cached_tokens=count // 2,
                 )

@@ -11,6 +11,7 @@ from ray.serve.exceptions import BackPressureError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from replicas.request import FinishReason
 from serve_app.api_keys import Access
 from serve_app.generation import Delta, GenerationJob
 from serve_app.ingress import build_http_app
@@ -54,6 +55,7 @@ class Site:
         timeout_s: float | None = None,
         access: Access = Access(),  # noqa: B008 (frozen)
         max_model_len: int = 64,
+        last: FinishReason = "stop",
         live: IngressLive = IngressLive(),  # noqa: B008 (frozen)
     ) -> None:
         settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": max_model_len}
@@ -61,6 +63,7 @@ class Site:
             settings["speculative_config"] = {"method": "eagle3", "model": ".", "num_speculative_tokens": 3}
         self.settings = model = ModelSettings.model_validate(settings)
         self.client = kind(model, PIECES if pieces is None else pieces)
+        self.client.engine.last = last
         self.app: FastAPI = build_http_app({"m": ServedModel(model, self.client, 1)}, timeout_s, access, lambda: live)
         # As Serve does with every application of an ingress.
         self.app.add_exception_handler(BackPressureError, _serves_own_answer)

@@ -149,7 +149,6 @@ def test_options_that_ask_for_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("response_format", {"type": "json_object"}),
         ("reasoning_effort", "high"),
     ],
 )
