@@ -2,9 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from replicas.errors import RequestError
 from serve_app.generation import ChatMessage
@@ -59,21 +67,34 @@ class ToolCall(RequestBody):
     function: CalledFunction
 
 
+TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
+CONTENT_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": TEXT_PART, "minItems": 1}, {"type": "null"}]}
+
+
 class Message(RequestBody):
     """A turn of a chat. `developer` is OpenAI's newer word for `system`."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = MESSAGE_NEUTRAL
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     tool_calls: list[ToolCall] | None = Field(default=None, validate_default=True)
     """Of an assistant only."""
     tool_call_id: str | None = Field(default=None, validate_default=True)
     """Of a tool only, which has to name the call."""
-    content: Annotated[str | None, BeforeValidator(_joined_parts)] = Field(default=None, validate_default=True)
+    content: Annotated[str | None, BeforeValidator(_joined_parts), WithJsonSchema(CONTENT_SCHEMA)] = Field(
+        default=None, validate_default=True
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
         try:
-            return without_neutral(data, MESSAGE_NEUTRAL)
+            return without_neutral(data, cls.unsupported)
         except RequestError as error:
             # As a ValueError it gets the path of the message before it.
             raise ValueError(error.message) from None

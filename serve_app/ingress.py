@@ -21,6 +21,7 @@ from serve_app.model_routes import ModelRoutes
 from serve_app.openai_chat import ChatCompletionRequest
 from serve_app.openai_protocol import CompletionRequest
 from serve_app.openai_responses import ChatCompletion, Completion
+from serve_app.openapi import ERRORS, PROBE_ANSWERS, body_of, document_bodies, streams
 from serve_app.probe_routes import ProbeRoutes
 from serve_app.request_ids import RequestIdMiddleware
 from serve_app.served_models import ServedModel, ServedModels
@@ -38,24 +39,28 @@ def build_http_app(
     gives_request_id_back: bool = True,
 ) -> FastAPI:
     """The ASGI application. Whatever goes wrong in it is answered in OpenAI's shape."""
-    app = FastAPI(title="Eyrie", version=__version__)
+    app = FastAPI(title="Eyrie", version=__version__, responses=dict(ERRORS))
     served = ServedModels(models)
     probes, about = ProbeRoutes(served), ModelRoutes(served, live, request_timeout_s)
     generation = GenerationRoutes(served, live, request_timeout_s)
-    app.get("/health")(probes.health)
-    app.get("/ready")(probes.ready)
+    app.get("/health", responses=dict(PROBE_ANSWERS))(probes.health)
+    app.get("/ready", responses=dict(PROBE_ANSWERS))(probes.ready)
     app.get("/version")(probes.version)
     app.get("/stats")(probes.stats)
     app.get("/v1/models")(about.list_models)
     app.get("/v1/models/{model_id:path}")(about.show_model)
-    for path, handler, body, answer in (
-        ("/v1/chat/completions", generation.chat_completions, ChatCompletionRequest, ChatCompletion),
-        ("/v1/completions", generation.completions, CompletionRequest, Completion),
-        ("/tokenize", about.tokenize, TokenizeRequest, TokenizeAnswer),
-        ("/detokenize", about.detokenize, DetokenizeRequest, DetokenizeAnswer),
-    ):
-        content = {"application/json": {"schema": body.model_json_schema()}}
-        app.post(path, response_model=answer, openapi_extra={"requestBody": {"content": content}})(handler)
+    bodies = (ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+    chat, completion, tokenize, detokenize = (body_of(kind) for kind in bodies)
+    post, may_stream = app.post, {200: streams()}
+    post("/v1/chat/completions", response_model=ChatCompletion, responses=may_stream, openapi_extra=chat)(
+        generation.chat_completions
+    )
+    post("/v1/completions", response_model=Completion, responses=may_stream, openapi_extra=completion)(
+        generation.completions
+    )
+    post("/tokenize", response_model=TokenizeAnswer, openapi_extra=tokenize)(about.tokenize)
+    post("/detokenize", response_model=DetokenizeAnswer, openapi_extra=detokenize)(about.detokenize)
+    document_bodies(app, bodies)
     for kind in (HTTPException, EyrieError, RayError, RayServeException, Exception):
         app.exception_handler(kind)(handle_error)
     app.add_middleware(ApiKeyMiddleware, access=access)

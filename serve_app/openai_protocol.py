@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from replicas.config import MAX_SPECULATIVE_TOKENS
 from replicas.errors import RequestError
@@ -63,6 +63,14 @@ def _stop_strings(value: object) -> object:
     return strings
 
 
+STOP_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOP_STRINGS},
+    ]
+}
+
+
 def _all_tokens(top_k: int) -> int:
     # Clients of other servers say -1 for "all", SamplingParams says 0.
     return max(top_k, 0)
@@ -76,8 +84,6 @@ LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 class GenerationOptions(RequestBody):
     """What chat and plain completions have in common."""
-
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     model: str
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -96,7 +102,7 @@ class GenerationOptions(RequestBody):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     """Ours, as in vLLM: tokens before the model may stop."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[list[str], BeforeValidator(_stop_strings)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_stop_strings), WithJsonSchema(STOP_SCHEMA)] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -180,12 +186,19 @@ def _one_prompt(value: object) -> object:
     )
 
 
+ONE_TEXT = {"type": "string", "minLength": 1}
+TOKEN_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+PROMPT_SCHEMA = {
+    "anyOf": [ONE_TEXT, TOKEN_LIST, {"type": "array", "items": {"anyOf": [ONE_TEXT, TOKEN_LIST]}, "maxItems": 1}]
+}
+
+
 class CompletionRequest(GenerationOptions):
     """Body of /v1/completions."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = COMPLETION_NEUTRAL
 
-    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt), WithJsonSchema(PROMPT_SCHEMA)]
     logprobs: LogprobCount | None = None
 
     def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:

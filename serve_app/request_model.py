@@ -1,7 +1,7 @@
 """What every request body is checked by: no unknown keys, no types that only nearly fit, no option that is ignored."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -10,10 +10,21 @@ from serve_app.untyped_data import mapping_or_none
 from serve_app.validation_sentences import value_text
 
 
+def _describe_unsupported(schema: dict[str, Any], kind: type[BaseModel]) -> None:
+    unsupported: Mapping[str, Sequence[object]] = getattr(kind, "unsupported", {})
+    for name, neutral in unsupported.items():
+        schema["properties"][name] = {"enum": [*neutral, None], "description": "Not supported: these ask for nothing."}
+
+
 class RequestBody(BaseModel):
     """Of every route: unknown keys and types that only nearly fit are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, json_schema_extra=_describe_unsupported
+    )
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    """Options that cannot be honoured, with the values that ask for nothing; null is always one."""
 
 
 def without_neutral(data: Any, unsupported: Mapping[str, Sequence[object]]) -> Any:

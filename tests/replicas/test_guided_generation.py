@@ -54,7 +54,7 @@ def bench(tiny_target: TinyTarget, tiny_head: Path) -> dict[int, Bench]:
 
 def texts(bench: Bench, requests: dict[str, SamplingParams]) -> dict[str, tuple[str, str | None]]:
     """Text and finish reason of each request, all run together."""
-    found = dict.fromkeys(requests, ("", None))
+    found: dict[str, tuple[str, str | None]] = dict.fromkeys(requests, ("", None))
     for name, sampling in requests.items():
         bench.engine.add_request(GenerationRequest(name, PROMPT, sampling))
     while bench.engine.has_work:
@@ -120,7 +120,8 @@ def test_the_greedy_choice_is_the_best_of_those_that_may_come(
     sampling = SamplingParams(grammar=Grammar("regex", "[a-m]{3}", "guided_regex"), temperature=0.0)
     text, _ = texts(bench[3], {"r": sampling})["r"]
     pieces = {token: tiny_target.codec.token_bytes(token).decode() for token in range(199)}
-    tokens, written = list(PROMPT), ""
+    tokens: list[int] = list(PROMPT)
+    written = ""
     while len(written) < 3:
         with torch.inference_mode():
             logits = tiny_reference(torch.tensor([tokens])).logits[0, -1]
