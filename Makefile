@@ -24,10 +24,10 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test soak check format clean
+.PHONY: help setup serve test test-api soak check format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(PY):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else \
@@ -44,6 +44,10 @@ $(VENV)/installed-dev: pyproject.toml $(VENV)/installed
 	$(PY) -m pip install --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+$(VENV)/installed-dev-api: pyproject.toml $(VENV)/installed
+	$(PY) -m pip install --disable-pip-version-check --editable '.[dev-api]'
+	@touch $@
+
 # Converted once a machine, in the user's cache; then found in a moment.
 setup: $(VENV)/installed ## Make the virtual environment, install, fetch and convert the demo model
 	@$(PY) -m replicas.models.source $(DEMO_MODEL) > /dev/null
@@ -57,6 +61,9 @@ test: setup $(VENV)/installed-dev ## Run the tests; PYTEST_ARGS adds arguments
 
 soak: $(VENV)/installed-dev ## Ten thousand mixed requests on a tiny model: no block or byte is lost (some minutes)
 	$(PY) -m pytest -m soak -s $(PYTEST_ARGS)
+
+test-api: setup $(VENV)/installed-dev $(VENV)/installed-dev-api ## Run other people's clients against the API: schemathesis, LangChain
+	$(PY) -m pytest tests/outside --timeout 3600 $(PYTEST_ARGS)
 
 check: $(VENV)/installed-dev ## Lint, types, import rules
 	ruff check $(SOURCES)

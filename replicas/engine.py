@@ -66,7 +66,7 @@ class Engine:
         self.codec = codec
         self._vocab_size = shape.vocab_size
         self._eos_token_ids = frozenset(shape.eos_token_ids) | frozenset(codec.eos_token_ids if codec else ())
-        vocabulary = codec.vocabulary if codec else list[bytes]
+        vocabulary = codec.all_token_bytes if codec else list[bytes]
         self.grammars = Grammars(vocabulary, shape.vocab_size, sorted(self._eos_token_ids))
         self._scheduler = scheduler
         self._allocator = allocator

@@ -117,7 +117,7 @@ class TextCodec:
         """What one token adds to a text, in UTF-8, perhaps not whole characters; of a special token its name."""
         return self._token_bytes.of(token_id)
 
-    def vocabulary(self) -> list[bytes]:
+    def all_token_bytes(self) -> list[bytes]:
         """`token_bytes` of every token by id, empty for those that have no text."""
         return [b"" if self.is_special(token_id) else self.token_bytes(token_id) for token_id in range(self.vocab_size)]
 

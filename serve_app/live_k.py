@@ -36,4 +36,4 @@ def k_policy_of(live: ModelLive, speculative: SpeculativeConfig | None) -> KPoli
 
 def allowed_ks(speculative: SpeculativeConfig | None) -> tuple[int, ...]:
     """Every K that the engine can run, ascending; only 0 without a drafter."""
-    return (0,) if speculative is None else tuple(range(speculative.num_speculative_tokens + 1))
+    return (0,) if speculative is None else speculative.speculative_tokens

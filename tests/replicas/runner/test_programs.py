@@ -17,7 +17,7 @@ BIASED = replace(GREEDY, biases=(TokenBias(3, 1.0),))
 PENALISED = replace(GREEDY, presence_penalty=0.5)
 LOGPROBS = replace(GREEDY, num_logprobs=0)
 PROMPT_LOGPROBS = replace(GREEDY, num_prompt_logprobs=0)
-EVERYTHING = Variant("filtered", True, True, True)
+EVERYTHING = Variant("filtered", True, True, True, has_masks=True)
 PLAIN = Variant()
 
 
