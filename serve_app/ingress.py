@@ -60,7 +60,7 @@ def build_http_app(
     )
     post("/tokenize", response_model=TokenizeAnswer, openapi_extra=tokenize)(about.tokenize)
     post("/detokenize", response_model=DetokenizeAnswer, openapi_extra=detokenize)(about.detokenize)
-    document_bodies(app, bodies)
+    document_bodies(app, bodies, list(models))
     for kind in (HTTPException, EyrieError, RayError, RayServeException, Exception):
         app.exception_handler(kind)(handle_error)
     app.add_middleware(ApiKeyMiddleware, access=access)

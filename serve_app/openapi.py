@@ -60,13 +60,15 @@ def streams() -> dict[str, Any]:
     return {"content": {EVENTS: {"schema": {"type": "string"}}}, "description": "The answer, or its chunks as events."}
 
 
-def document_bodies(app: FastAPI, kinds: Sequence[type[BaseModel]]) -> None:
-    """Add the schemas of `kinds`, and of what they hold, to the document of `app`."""
+def document_bodies(app: FastAPI, kinds: Sequence[type[BaseModel]], model_ids: Sequence[str]) -> None:
+    """Add the schemas of `kinds`, and of what they hold, to the document of `app`; their `model` is one of the ids."""
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = described()
         _, own = models_json_schema([(kind, "validation") for kind in kinds], ref_template=REFERENCE)
+        for kind in kinds:
+            own["$defs"][kind.__name__]["properties"]["model"] = {"type": "string", "enum": list(model_ids)}
         schemas = document["components"]["schemas"]
         for name, schema in own["$defs"].items():
             if schemas.setdefault(name, schema) != schema:
