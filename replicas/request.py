@@ -3,10 +3,22 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "error"]
+"""error: the text left its grammar, because no token that the model has could go on."""
 
 MAX_LOGPROBS = 20
 """Most alternatives a position that a request may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a text has to be."""
+
+    kind: Literal["json_schema", "regex", "choice", "structural_tag"]
+    text: str
+    """The schema, the expression, a JSON list of the strings to choose from, or xgrammar's structural tag in JSON."""
+    param: str
+    """The request's field that it came from, which errors name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,8 @@ class SamplingParams:
     ignore_eos: bool = False
     num_speculative_tokens: int | None = None
     """Upper bound of K for this request; 0 switches speculation off."""
+    grammar: Grammar | None = None
+    """Every token keeps the text within it, whatever K is."""
     logprobs: int | None = None
     """Report every output token's log-probability, and so many of the most likely ones (up to MAX_LOGPROBS)."""
     prompt_logprobs: int | None = None

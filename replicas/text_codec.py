@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer
@@ -58,11 +58,24 @@ class TextCodec:
         """The id of each token, added ones included."""
         return self._backend.get_vocab(with_added_tokens=True)
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a plain prompt; special tokens in it are taken as such."""
-        return self._backend.encode(text).ids
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Tokens of a plain prompt; special tokens in it are taken as such. Some models begin a text with one more."""
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    @property
+    def tool_format(self) -> Literal["hermes", "other"] | None:
+        """How the chat template writes tools and their calls; None if it knows none."""
+        template = str(self._tokenizer.chat_template)
+        if re.search(r"\btools\b", template) is None:
+            return None
+        return "hermes" if "<tool_call>" in template else "other"
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Tokens of `messages` through the chat template, up to where the assistant's answer begins.
 
         A special token typed into a message stays text, so that nobody can end a turn and forge another.
@@ -75,7 +88,10 @@ class TextCodec:
         marks = {text: mark % index for index, text in enumerate(self._special_texts)}
         try:
             rendered: str = self._tokenizer.apply_chat_template(
-                _replace(messages, marks), tokenize=False, add_generation_prompt=True
+                _replace(messages, marks),
+                tools=_replace(tools, marks) or None,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise RequestError(f"the model's chat template refuses the messages: {error}", param="messages") from error
@@ -89,13 +105,21 @@ class TextCodec:
                 token_ids += self._backend.encode(piece, add_special_tokens=False).ids
         return token_ids
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of `token_ids` without special tokens; bytes that make no character become U+FFFD."""
-        return self._backend.decode(list(token_ids), skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`; bytes that make no character become U+FFFD."""
+        return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token(self, token_id: int) -> str:
+        """The vocabulary's own spelling of a token, in which a space may be another character."""
+        return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token adds to a text, in UTF-8, perhaps not whole characters; of a special token its name."""
         return self._token_bytes.of(token_id)
+
+    def all_token_bytes(self) -> list[bytes]:
+        """`token_bytes` of every token by id, empty for those that have no text."""
+        return [b"" if self.is_special(token_id) else self.token_bytes(token_id) for token_id in range(self.vocab_size)]
 
     def is_special(self, token_id: int) -> bool:
         """True for a token that has no text."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 from ray import serve
 from ray.serve import Application
 
+from serve_app.api_keys import access_of
 from serve_app.engine_protocol import EngineBuilder, build_own_engine
 from serve_app.ingress import Ingress
 from serve_app.replica_deployment import ModelReplica
@@ -38,7 +39,7 @@ def build_application(settings: AppSettings, build_engine: EngineBuilder = build
         max_ongoing_requests=ingress.max_ongoing_requests,
         backpressure_config=overload,
         ray_actor_options={"num_cpus": ingress.num_cpus},
-    ).bind(settings, handles)
+    ).bind(settings, handles, access_of(settings))
 
 
 def _model_deployment(model: ModelSettings, overload: dict[str, Any], build_engine: EngineBuilder) -> Application:

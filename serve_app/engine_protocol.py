@@ -1,25 +1,40 @@
 """What a replica needs of an engine. `replicas.async_engine.AsyncEngine` has it, and so have the fakes of the tests."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from replicas.config import EngineConfig
 from replicas.request import GenerationRequest, RequestOutput
 from replicas.scheduling.k_policy import KPolicy
+
+ToolFormat = Literal["hermes", "other"] | None
+"""How a chat template writes tools and calls; None: it knows none."""
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
 class Codec(Protocol):
-    """Text to tokens."""
+    """Text to tokens, and back."""
 
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
+    @property
+    def tool_format(self) -> ToolFormat: ...
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+
+    def token(self, token_id: int) -> str: ...
 
     def token_bytes(self, token_id: int) -> bytes: ...
 

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 
+STATUS_OF_CODE = {"model_not_found": 404, "request_too_large": 413}
+"""Of a RequestError; 400 for all others."""
+
 
 class RequestTimeoutError(EyrieError):
     """A request took longer than the settings' request_timeout_s."""
@@ -56,7 +59,7 @@ def error_answer(error: BaseException) -> ErrorAnswer:
         error = cast("BaseException", error.cause)  # pyright: ignore[reportUnknownMemberType]
     match error:
         case RequestError():
-            status = 404 if error.code == "model_not_found" else 400
+            status = STATUS_OF_CODE.get(error.code or "", 400)
             return ErrorAnswer(status, error.message, param=error.param, code=error.code)
         case BackPressureError():
             headers = {"Retry-After": str(math.ceil(error.retry_after_s or 0))}

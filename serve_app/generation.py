@@ -1,6 +1,9 @@
 """What the ingress and a replica say to each other. Small and frozen: a delta crosses a process boundary a step."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from replicas.request import FinishReason, SamplingParams
 
@@ -11,6 +14,20 @@ class ChatMessage:
 
     role: str
     content: str
+    tool_calls: tuple[tuple[str, str, str], ...] = ()
+    """(id, function's name, its arguments as a JSON object) of each."""
+    tool_call_id: str | None = None
+    """Of the call that a tool answers."""
+
+    def as_template_data(self) -> dict[str, Any]:
+        """As chat templates know messages: arguments are data there, not text."""
+        data: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            data["tool_calls"] = [
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.loads(arguments)}}
+                for call_id, name, arguments in self.tool_calls
+            ]
+        return data if self.tool_call_id is None else data | {"tool_call_id": self.tool_call_id}
 
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]
@@ -24,6 +41,34 @@ class GenerationJob:
     request_id: str
     prompt: Prompt
     sampling: SamplingParams
+    num_choices: int = 1
+    """Answers to the one prompt; choice i > 0 of a sampled one has a seed of its own (serve_app.choices)."""
+    http_request_id: str = ""
+    """The x-request-id that it came with: its name in the logs, not always unique."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Of a chat, in OpenAI's shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeJob:
+    """A prompt to tokenise and no more."""
+
+    prompt: Prompt
+    add_special_tokens: bool = True
+    """Of a text; a chat's come from its template."""
+    add_generation_prompt: bool = True
+    """Of a chat."""
+    wants_strings: bool = False
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The answer to a TokenizeJob."""
+
+    token_ids: tuple[int, ...]
+    strings: tuple[str, ...] | None
+    """As the vocabulary spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +84,18 @@ class ScoredToken:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model calls."""
+
+    index: int
+    """Among the choice's calls."""
+    id: str
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What one step added, and the counts so far."""
 
@@ -51,8 +108,12 @@ class Delta:
     drafted: int
     accepted: int
     mean_acceptance_length: float
-    finish_reason: FinishReason | None
+    finish_reason: FinishReason | Literal["tool_calls"] | None
     scores: tuple[ScoredToken, ...] | None = None
     """Of the tokens that the step added, also of those whose text is held back; None if the request did not ask."""
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
+    choice: int = 0
+    """Which of the job's choices it belongs to."""
+    tool_calls: tuple["ToolCall", ...] = ()
+    """Found in the text (serve_app.tool_call_stream), which lacks them."""

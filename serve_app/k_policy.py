@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from replicas.config import SpeculativeConfig
 from replicas.errors import ConfigError
 from replicas.scheduling.k_policy import DraftFeedback, KPolicy
 from serve_app.checkpoint_paths import find_file
 from serve_app.k_schedule import KSchedule, load_k_schedule
 from serve_app.live_k_policy import LiveK
+from serve_app.live_settings import ModelLive
 from serve_app.settings import ModelSettings
 
 
@@ -49,12 +51,14 @@ class ScheduledK:
             self._k = wanted
 
 
-def k_policy_of(settings: ModelSettings) -> KPolicy:
-    """The policy that `settings` ask for; a fresh one, so that a replica can take another while it serves.
+def k_policy_of(settings: ModelSettings, live: ModelLive | None = None) -> KPolicy:
+    """The policy that `settings` ask for, or `live` in their place; a fresh one, which a replica can take any time.
 
-    Raises ConfigError for a schedule that is not there, is wrong, or does not fit the model.
+    Raises ConfigError for a K without programs, and for a schedule that is not there, is wrong, or does not fit.
     """
     speculative = settings.speculative_config
+    if live is not None and live.num_speculative_tokens is not None:
+        return _fixed(live.num_speculative_tokens, speculative)
     if speculative is None:
         return FixedK(0)
     if settings.k_schedule is None:
@@ -75,3 +79,13 @@ def k_policy_of(settings: ModelSettings) -> KPolicy:
             f"allowed_num_speculative_tokens: {', '.join(map(str, allowed))}"
         )
     return LiveK(schedule, allowed) if settings.live_k else ScheduledK(schedule)
+
+
+def _fixed(k: int, speculative: SpeculativeConfig | None) -> FixedK:
+    allowed = (0,) if speculative is None else speculative.speculative_tokens
+    if k not in allowed:
+        raise ConfigError(
+            f"num_speculative_tokens: got {k}; allowed without a restart: {', '.join(map(str, allowed))}, which this "
+            "model's engine was built for"
+        )
+    return FixedK(k)

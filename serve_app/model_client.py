@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from ray.serve.exceptions import RequestCancelledError
 
-from replicas.errors import EngineDeadError
-from serve_app.errors import RequestTimeoutError
-from serve_app.generation import Delta, GenerationJob
+from replicas.errors import EngineDeadError, RequestError
+from serve_app.deadline import Deadline
+from serve_app.generation import Delta, GenerationJob, Tokenized, TokenizeJob
 
 
 class DeltaStream(Protocol):
@@ -26,6 +26,10 @@ class ModelClient(Protocol):
 
     def generate(self, job: GenerationJob) -> DeltaStream: ...
 
+    def tokenize(self, job: TokenizeJob) -> Awaitable[Tokenized]: ...
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> Awaitable[str]: ...
+
     def stats(self) -> Awaitable[dict[str, float]]:
         """Figures of one replica."""
         ...
@@ -36,43 +40,57 @@ class HandleClient:
 
     def __init__(self, handle: Any) -> None:
         self._generate = handle.options(method_name="generate", stream=True)
+        self._tokenize = handle.options(method_name="tokenize")
+        self._detokenize = handle.options(method_name="detokenize")
         self._stats = handle.options(method_name="stats")
 
     def generate(self, job: GenerationJob) -> DeltaStream:
         return self._generate.remote(job)
 
+    def tokenize(self, job: TokenizeJob) -> Awaitable[Tokenized]:
+        return self._tokenize.remote(job)
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> Awaitable[str]:
+        return self._detokenize.remote(token_ids)
+
     def stats(self) -> Awaitable[dict[str, float]]:
         return self._stats.remote()
 
 
-async def deltas(client: ModelClient, job: GenerationJob, timeout_s: float | None) -> AsyncGenerator[Delta, None]:
+async def deltas(client: ModelClient, job: GenerationJob, deadline: Deadline) -> AsyncGenerator[Delta, None]:
     """The deltas of `job`. Closing or cancelling it cancels the replica's generator at once.
 
-    Raises RequestTimeoutError after `timeout_s`, EngineDeadError if the replica ended the job before its end.
+    Raises RequestTimeoutError after `deadline`, EngineDeadError if the replica ended the job before its end.
     """
-    expired = ended = False
+    expired = False
+    open_choices = job.num_choices
 
     def expire() -> None:
         nonlocal expired
         expired = True
         stream.cancel()
 
+    remaining_s = deadline.remaining_s
     stream = client.generate(job)
-    timer = None if timeout_s is None else asyncio.get_running_loop().call_later(timeout_s, expire)
+    timer = None if remaining_s is None else asyncio.get_running_loop().call_later(remaining_s, expire)
     try:
         async for delta in stream:
             if delta.finish_reason == "abort":
                 raise EngineDeadError(f"{job.request_id} was aborted by the replica")
-            ended = delta.finish_reason is not None
+            if delta.finish_reason == "error":
+                param = job.sampling.grammar.param if job.sampling.grammar else None
+                raise RequestError("no token of this model can go on with the text", param, "invalid_grammar")
+            open_choices -= delta.finish_reason is not None
             yield delta
-        if not ended:
+        if open_choices and not expired:
             raise EngineDeadError(f"{job.request_id} ended without a finish_reason")
     except (asyncio.CancelledError, RequestCancelledError):
-        if expired:
-            raise RequestTimeoutError(f"the request took longer than {timeout_s:g} s and was stopped") from None
-        raise
+        if not expired:
+            raise
     finally:
         if timer is not None:
             timer.cancel()
-        if not ended:
+        if open_choices:
             stream.cancel()
+    if open_choices:
+        raise deadline.error()

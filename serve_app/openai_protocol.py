@@ -1,65 +1,41 @@
 """Requests of the OpenAI API, as far as they can be honoured. What cannot be is refused by name, never ignored."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from replicas.config import MAX_SPECULATIVE_TOKENS
 from replicas.errors import RequestError
-from replicas.request import MAX_LOGPROBS, SamplingParams
-from serve_app.generation import ChatMessage, Prompt
-from serve_app.untyped_data import list_or_none, mapping_or_none
+from replicas.request import MAX_LOGPROBS, Grammar, SamplingParams
+from serve_app.generation import Prompt
+from serve_app.guidance import Choices, ResponseFormat, grammar_of
+from serve_app.request_model import RequestBody, without_neutral
+from serve_app.untyped_data import list_or_none
 from serve_app.validation_sentences import value_text
 
 MAX_STOP_STRINGS = 4
+MAX_CHOICES = 128
+"""OpenAI's; a server may allow fewer."""
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions; a chat goes on up to max_model_len."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
-    "response_format": ({"type": "text"},),
     "metadata": ({},),
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
 """Options that cannot be honoured, with the values that ask for nothing; null is always one."""
 
-CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **NEUTRAL,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "web_search_options": (),
-}
 COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL,
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
 }
-MESSAGE_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "refusal": (),
-    "tool_calls": ([],),
-    "function_call": (),
-    "audio": (),
-    "annotations": ([],),
-}
-"""What the openai client sends back with an earlier answer."""
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class Speculation(_Request):
+class Speculation(RequestBody):
     """Ours: switches speculation off, or caps K, for one request."""
 
     enabled: bool = True
@@ -72,7 +48,7 @@ class Speculation(_Request):
         return self.num_speculative_tokens if self.enabled else 0
 
 
-class StreamOptions(_Request):
+class StreamOptions(RequestBody):
     """Of a stream only."""
 
     include_usage: bool = False
@@ -87,6 +63,14 @@ def _stop_strings(value: object) -> object:
     return strings
 
 
+STOP_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOP_STRINGS},
+    ]
+}
+
+
 def _all_tokens(top_k: int) -> int:
     # Clients of other servers say -1 for "all", SamplingParams says 0.
     return max(top_k, 0)
@@ -98,12 +82,12 @@ TokenKey = Annotated[int, Field(strict=False)]
 LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
-class GenerationOptions(_Request):
+class GenerationOptions(RequestBody):
     """What chat and plain completions have in common."""
 
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-
     model: str
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Choices; those after the first of a sampled request have seeds derived from its own."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -118,7 +102,7 @@ class GenerationOptions(_Request):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     """Ours, as in vLLM: tokens before the model may stop."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[list[str], BeforeValidator(_stop_strings)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_stop_strings), WithJsonSchema(STOP_SCHEMA)] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -126,6 +110,10 @@ class GenerationOptions(_Request):
     user: str | None = None
     """Of no effect, as the field has it: a name for the provider's own records."""
     speculation: Speculation | None = None
+    response_format: ResponseFormat | None = None
+    guided_regex: Annotated[str, Field(min_length=1)] | None = None
+    """As in vLLM, like the next."""
+    guided_choice: Choices | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -139,12 +127,29 @@ class GenerationOptions(_Request):
         return self
 
     @property
+    def offered_tools(self) -> tuple[dict[str, Any], ...]:
+        """None: a plain text has no tools."""
+        return ()
+
+    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    def grammar(self) -> Grammar | None:
+        """What the text has to be. Raises RequestError."""
+        grammar = grammar_of(self.response_format, self.guided_regex, self.guided_choice)
+        return self.checked_grammar(grammar)
+
+    def checked_grammar(self, grammar: Grammar | None) -> Grammar | None:
+        """`grammar`. Raises RequestError for options that say otherwise where the text ends."""
+        for name, value in (("ignore_eos", self.ignore_eos), ("min_tokens", self.min_tokens)):
+            if grammar is not None and value:
+                raise RequestError(f"{name} beside {grammar.param}, which says where the text ends", name)
+        return grammar
+
     def sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """For the engine; null is the default. Raises RequestError if min_tokens is more than `max_tokens`."""
+        """For the engine; null is the default. Raises RequestError for options that contradict each other."""
         if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
             raise RequestError(
                 f"min_tokens is {self.min_tokens}; allowed: at most the limit of {max_tokens} tokens", "min_tokens"
@@ -159,6 +164,7 @@ class GenerationOptions(_Request):
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
             logit_bias=tuple((self.logit_bias or {}).items()),
             min_tokens=self.min_tokens or 0,
+            grammar=self.grammar(),
             logprobs=logprobs,
             seed=self.seed,
             max_tokens=max_tokens,
@@ -167,60 +173,6 @@ class GenerationOptions(_Request):
             ignore_eos=bool(self.ignore_eos),
             num_speculative_tokens=None if self.speculation is None else self.speculation.cap,
         )
-
-
-def _joined_parts(value: object) -> object:
-    """Text parts as one string."""
-    texts: list[str] = []
-    for index, item in enumerate(parts := list_or_none(value) or []):
-        part = mapping_or_none(item) or {}
-        text = part.get("text")
-        if part.keys() != {"type", "text"} or part["type"] != "text" or not isinstance(text, str):
-            raise ValueError(f'part {index} is {value_text(item)}; allowed: {{"type": "text", "text": "..."}}')
-        texts.append(text)
-    return "".join(texts) if parts else value
-
-
-class Message(_Request):
-    """A turn of a chat. `developer` is OpenAI's newer word for `system`."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_joined_parts)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        try:
-            return without_neutral(data, MESSAGE_NEUTRAL)
-        except RequestError as error:
-            # As a ValueError it gets the path of the message before it.
-            raise ValueError(error.message) from None
-
-
-class ChatCompletionRequest(GenerationOptions):
-    """Body of /v1/chat/completions."""
-
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = CHAT_NEUTRAL
-
-    messages: Annotated[list[Message], Field(min_length=1)]
-    logprobs: bool | None = None
-    top_logprobs: LogprobCount | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-
-    def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
-        """What to generate. Raises RequestError if two options contradict each other."""
-        limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
-        if len(limits) > 1:
-            raise RequestError(
-                f"max_tokens is {self.max_tokens} but max_completion_tokens is {self.max_completion_tokens}; "
-                "allowed: one of them",
-                "max_tokens",
-            )
-        if self.top_logprobs and not self.logprobs:
-            raise RequestError("top_logprobs is only allowed when logprobs is true", "top_logprobs")
-        logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        turns = (ChatMessage("system" if m.role == "developer" else m.role, m.content) for m in self.messages)
-        return tuple(turns), self.sampling(next(iter(limits), None), logprobs)
 
 
 def _one_prompt(value: object) -> object:
@@ -234,12 +186,19 @@ def _one_prompt(value: object) -> object:
     )
 
 
+ONE_TEXT = {"type": "string", "minLength": 1}
+TOKEN_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+PROMPT_SCHEMA = {
+    "anyOf": [ONE_TEXT, TOKEN_LIST, {"type": "array", "items": {"anyOf": [ONE_TEXT, TOKEN_LIST]}, "maxItems": 1}]
+}
+
+
 class CompletionRequest(GenerationOptions):
     """Body of /v1/completions."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = COMPLETION_NEUTRAL
 
-    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt), WithJsonSchema(PROMPT_SCHEMA)]
     logprobs: LogprobCount | None = None
 
     def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
@@ -247,20 +206,3 @@ class CompletionRequest(GenerationOptions):
         max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
         return prompt, self.sampling(max_tokens, self.logprobs)
-
-
-def without_neutral(data: Any, unsupported: Mapping[str, Sequence[object]]) -> Any:
-    """`data` without its unsupported options. Raises RequestError for the first that asks for something."""
-    body = mapping_or_none(data)
-    if body is None:
-        return data
-    for name, neutral in unsupported.items():
-        value = body.get(name)
-        if value is not None and not any(_same(value, allowed) for allowed in neutral):
-            raise RequestError(f"{name} is not supported: got {value_text(value)}", name, "unsupported_parameter")
-    return {key: value for key, value in body.items() if key not in unsupported}
-
-
-def _same(value: object, neutral: object) -> bool:
-    """Equal, where 0 is 0.0 but not false."""
-    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

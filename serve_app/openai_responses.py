@@ -1,5 +1,6 @@
 """Answers in the shapes of the OpenAI API. Streams write theirs by hand (serve_app.sse)."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel
@@ -9,7 +10,7 @@ from serve_app.openai_logprobs import ChatLogprobs, CompletionLogprobs
 
 
 class SpeculationUsage(BaseModel):
-    """How speculation went for one request."""
+    """How speculation went for one request, its choices together."""
 
     method: str | None
     """null: the model has no drafter."""
@@ -45,11 +46,34 @@ class AssistantMessage(BaseModel):
     content: str
 
 
-class ChatChoice(BaseModel):
-    """The one choice of a chat completion."""
+class FunctionCall(BaseModel):
+    """Of a MessageToolCall."""
 
-    index: int = 0
-    message: AssistantMessage
+    name: str
+    arguments: str
+
+
+class MessageToolCall(BaseModel):
+    """A tool that the model calls."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class CallingMessage(BaseModel):
+    """What a chat model said that calls tools."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    tool_calls: list[MessageToolCall]
+
+
+class ChatChoice(BaseModel):
+    """One answer to a chat."""
+
+    index: int
+    message: AssistantMessage | CallingMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
 
@@ -66,9 +90,9 @@ class ChatCompletion(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """The one choice of a completion."""
+    """One completion of a text."""
 
-    index: int = 0
+    index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str
@@ -110,19 +134,22 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
-def usage_of(last: Delta, method: str | None) -> Usage:
-    """The usage of a request whose last delta is `last`."""
+def usage_of(lasts: Sequence[Delta], method: str | None) -> Usage:
+    """The usage of a request whose choices' last deltas are `lasts`: what was generated is summed over the choices."""
+    first = lasts[0]
+    output = sum(last.num_output_tokens for last in lasts)
+    steps, drafted, accepted = (sum(getattr(last, name) for last in lasts) for name in ("steps", "drafted", "accepted"))
     return Usage(
-        prompt_tokens=last.num_prompt_tokens,
-        completion_tokens=last.num_output_tokens,
-        total_tokens=last.num_prompt_tokens + last.num_output_tokens,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=last.num_cached_tokens),
+        prompt_tokens=first.num_prompt_tokens,
+        completion_tokens=output,
+        total_tokens=first.num_prompt_tokens + output,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=first.num_cached_tokens),
         speculation=SpeculationUsage(
             method=method,
-            num_speculative_tokens=last.num_speculative_tokens,
-            steps=last.steps,
-            drafted=last.drafted,
-            accepted=last.accepted,
-            mean_acceptance_length=last.mean_acceptance_length,
+            num_speculative_tokens=first.num_speculative_tokens,
+            steps=steps,
+            drafted=drafted,
+            accepted=accepted,
+            mean_acceptance_length=1.0 + accepted / steps if steps else 1.0,
         ),
     )

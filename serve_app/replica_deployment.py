@@ -1,17 +1,27 @@
 """One replica: an engine, and the translation between jobs and token ids. Serve makes a deployment of it, a model."""
 
+import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from replicas.errors import RequestError
 from replicas.request import GenerationRequest, RequestOutput
 from serve_app.checkpoint_paths import with_local_checkpoints
+from serve_app.choices import choice_sampling, merged
 from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_own_engine
-from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken
-from serve_app.k_policy import k_policy_of
+from serve_app.exchangeable_k import ExchangeableK
+from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken, Tokenized, TokenizeJob
+from serve_app.k_policy import FixedK, k_policy_of
+from serve_app.live_settings import LiveConfig, ModelLive
+from serve_app.prompt_tokens import check_token_ids, token_ids_of
+from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
 from serve_app.token_scores import TokenScores
+
+logger = logging.getLogger(__name__)
 
 
 class ModelReplica:
@@ -20,26 +30,70 @@ class ModelReplica:
     def __init__(self, settings: ModelSettings, build_engine: EngineBuilder = build_own_engine) -> None:
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
         config = with_local_checkpoints(settings.engine)
-        speculative = config.speculative_config
-        self._k = 0 if speculative is None else speculative.num_speculative_tokens
-        self._engine: AsyncEngine = build_engine(config, k_policy_of(settings))
+        self._k_policy = k_policy = ExchangeableK(FixedK(0))
+        # No method of this object: it has to go, and its engine with it, when its last user does.
+        self._live = LiveConfig(ModelLive, lambda live: k_policy.use(k_policy_of(settings, live)))
+        self._engine: AsyncEngine = build_engine(config, self._k_policy)
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls it with the deployment's user_config: at the start, and when that changes (ModelLive)."""
+        self._live.change(user_config)
 
     async def generate(self, job: GenerationJob) -> AsyncGenerator[Delta, None]:
-        """One delta a step, the last with a finish_reason. Closing or cancelling it aborts the request.
+        """One delta a step and choice, each choice's last with a finish_reason. Closing or cancelling it aborts all.
 
         Raises RequestError, whose param is the field that the prompt came in, and EngineDeadError.
         """
-        is_chat = bool(job.prompt) and isinstance(job.prompt[0], ChatMessage)
-        k = min(self._k, cap) if (cap := job.sampling.num_speculative_tokens) is not None else self._k
-        scores = TokenScores(self._engine.codec)
+        http_request_id.set(job.http_request_id)
         try:
-            request = GenerationRequest(job.request_id, self._token_ids(job), job.sampling)
-            async with aclosing(self._engine.generate(request)) as outputs:
-                async for output in outputs:
-                    yield _delta(output, k, scores.of(output))
+            token_ids = self._admitted(token_ids_of(self._engine.codec, job.prompt, job.tools))
+            if job.sampling.temperature == 0:
+                # The choices are the same text: it is generated once.
+                async with aclosing(self._choice(job, token_ids, 0)) as deltas:
+                    async for delta in deltas:
+                        for choice in range(job.num_choices):
+                            yield replace(delta, choice=choice) if choice else delta
+                return
+            first = self._choice(job, token_ids, 0)
+            async with aclosing(first):
+                # The others start when the prompt's KV is in the prefix cache.
+                yield await first.__anext__()
+                others = [self._choice(job, token_ids, choice) for choice in range(1, job.num_choices)]
+                async with aclosing(merged([first, *others])) as deltas:
+                    async for delta in deltas:
+                        yield delta
         except RequestError as error:
+            is_chat = bool(job.prompt) and isinstance(job.prompt[0], ChatMessage)
             param = "messages" if is_chat and error.param in (None, "prompt") else error.param or "prompt"
             raise RequestError(error.message, param, error.code) from None
+
+    async def _choice(self, job: GenerationJob, token_ids: tuple[int, ...], choice: int) -> AsyncGenerator[Delta, None]:
+        sampling = choice_sampling(job.sampling, choice)
+        # What a lone sequence gets; in a larger batch a schedule may give less.
+        k = self._k_policy.num_speculative_tokens(1)
+        if sampling.num_speculative_tokens is not None:
+            k = min(k, sampling.num_speculative_tokens)
+        scores = TokenScores(self._engine.codec)
+        request_id = f"{job.request_id}-{choice}" if choice else job.request_id
+        begin = time.perf_counter()
+        async with aclosing(self._engine.generate(GenerationRequest(request_id, token_ids, sampling))) as outputs:
+            async for output in outputs:
+                if output.finish_reason is not None:
+                    log_end(output, time.perf_counter() - begin)
+                yield _delta(output, k, scores.of(output), choice)
+
+    async def tokenize(self, job: TokenizeJob) -> Tokenized:
+        """Tokens of a prompt. Raises RequestError."""
+        codec = self._engine.codec
+        token_ids = token_ids_of(codec, job.prompt, job.tools, job.add_special_tokens, job.add_generation_prompt)
+        strings = tuple(codec.token(token_id) for token_id in token_ids) if job.wants_strings else None
+        return Tokenized(token_ids, strings)
+
+    async def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """The text of `token_ids`, special tokens by name. Raises RequestError for ids that the model does not have."""
+        codec = self._engine.codec
+        check_token_ids(token_ids, codec.vocab_size, "tokens")
+        return codec.decode(token_ids, skip_special_tokens=False)
 
     async def stats(self) -> dict[str, float]:
         """The engine's figures. Raises EngineDeadError if it is dead."""
@@ -49,6 +103,17 @@ class ModelReplica:
     async def check_health(self) -> None:
         """Serve calls it, and replaces the replica when it raises."""
         self._engine.check_health()
+        self._live.started()
+
+    def _admitted(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        limit = self._live.current.max_prompt_tokens
+        if limit is not None and len(token_ids) > limit:
+            raise RequestError(
+                f"the prompt has {len(token_ids)} tokens; this server allows {limit} (max_prompt_tokens)",
+                "prompt",
+                "context_length_exceeded",
+            )
+        return token_ids
 
     def __del__(self) -> None:
         # Serve's hook for the end of a replica. A constructor that failed has left no engine.
@@ -56,22 +121,8 @@ class ModelReplica:
         if engine is not None:
             engine.shutdown()
 
-    def _token_ids(self, job: GenerationJob) -> tuple[int, ...]:
-        codec = self._engine.codec
-        if isinstance(job.prompt, str):
-            return tuple(codec.encode(job.prompt))
-        turns = [turn for turn in job.prompt if isinstance(turn, ChatMessage)]
-        if turns:
-            return tuple(codec.encode_chat([{"role": turn.role, "content": turn.content} for turn in turns]))
-        token_ids = tuple(part for part in job.prompt if isinstance(part, int))
-        # The embedding would fail on it, and the whole engine with it.
-        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < codec.vocab_size), None)
-        if wrong is not None:
-            raise RequestError(f"prompt holds the token id {wrong}; allowed: 0 to {codec.vocab_size - 1}", "prompt")
-        return token_ids
 
-
-def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None) -> Delta:
+def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None, choice: int) -> Delta:
     acceptance = output.acceptance
     return Delta(
         output.text,
@@ -85,4 +136,22 @@ def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None
         output.finish_reason,
         scores,
         num_cached_tokens=output.num_cached_tokens,
+        choice=choice,
+    )
+
+
+def log_end(output: RequestOutput, seconds: float) -> None:
+    """One line a finished sequence."""
+    acceptance = output.acceptance
+    logger.info(
+        "%s: %s after %.3f s, %d prompt tokens (%d cached), %d output tokens, %d of %d drafts accepted in %d steps",
+        output.request_id,
+        output.finish_reason,
+        seconds,
+        output.num_prompt_tokens,
+        output.num_cached_tokens,
+        output.num_output_tokens,
+        acceptance.accepted,
+        acceptance.drafted,
+        acceptance.steps,
     )

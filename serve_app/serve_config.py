@@ -1,5 +1,6 @@
 """Reads a Serve YAML as a whole. Serve itself ignores unknown keys, and keeps running when the args are wrong."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
 from replicas.errors import ConfigError
-from serve_app.settings import AppSettings
+from serve_app.api_keys import DEFAULT_VARIABLE, access_of, is_loopback
+from serve_app.k_policy import k_policy_of
+from serve_app.live_settings import IngressLive, ModelLive, live_settings
+from serve_app.settings import INGRESS_DEPLOYMENT, AppSettings
 from serve_app.untyped_data import list_or_none, mapping_or_none
 from serve_app.validation_sentences import sentences, unknown_keys, value_text
 
 IMPORT_PATH = "serve_app.app:build"
+SERVES_DEFAULT_HOST = "0.0.0.0"
 
 
 def load_settings(path: Path) -> AppSettings:
@@ -65,17 +70,52 @@ def _applications(data: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
 def _mismatches(data: dict[str, Any], application: dict[str, Any], index: int, settings: AppSettings) -> Iterator[str]:
     """Values that are right by themselves, but not together."""
     allowed = settings.deployment_names
-    for number, deployment in enumerate(list_or_none(application.get("deployments")) or []):
-        name = (mapping_or_none(deployment) or {}).get("name")
+    for number, item in enumerate(list_or_none(application.get("deployments")) or []):
+        deployment = mapping_or_none(item) or {}
+        name = deployment.get("name")
         if name is not None and name not in allowed:
             yield (
                 f"applications[{index}].deployments[{number}].name: got {value_text(name)}; "
                 f"allowed: {', '.join(allowed)}"
             )
+        elif name is not None and (found := deployment.get("user_config")) is not None:
+            where = f"applications[{index}].deployments[{number}].user_config"
+            yield from (f"{where}.{line}" for line in _live_problems(name, found, settings))
+    yield from _open_door(data, settings)
     proxy_timeout = (mapping_or_none(data.get("http_options")) or {}).get("request_timeout_s")
     own_timeout = settings.request_timeout_s
     if isinstance(proxy_timeout, int | float) and (own_timeout is None or own_timeout >= proxy_timeout):
         yield (
             f"applications[{index}].args.request_timeout_s: got {own_timeout}; it should be less than "
             f"http_options.request_timeout_s, {proxy_timeout}, which cuts streams silently"
+        )
+
+
+def _live_problems(deployment: str, user_config: Any, settings: AppSettings) -> list[str]:
+    try:
+        if deployment == INGRESS_DEPLOYMENT:
+            live_settings(IngressLive, user_config)
+        else:
+            [model] = [model for model in settings.models if model.deployment_name == deployment]
+            k_policy_of(model, live_settings(ModelLive, user_config))
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _open_door(data: dict[str, Any], settings: AppSettings) -> Iterator[str]:
+    """An address that other machines reach, without API keys."""
+    try:
+        access = access_of(settings)
+    except ConfigError as error:
+        yield str(error)
+        return
+    options = mapping_or_none(data.get("http_options")) or {}
+    host = options.get("host", SERVES_DEFAULT_HOST)
+    if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
+        host = SERVES_DEFAULT_HOST  # Whatever http_options say.
+    if not access.digests and not access.is_open and isinstance(host, str) and not is_loopback(host):
+        yield (
+            f"http_options.host: {host} opens the server to other machines, without API keys; allowed: 127.0.0.1, "
+            f"keys ({DEFAULT_VARIABLE}, or args.auth), or args.auth: none"
         )

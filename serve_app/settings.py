@@ -1,6 +1,6 @@
 """The `args` of the Serve YAML: which models, their engines, and how they scale."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from typing_extensions import Self
@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class AutoscalingSettings(_Settings):
@@ -155,11 +155,28 @@ class IngressSettings(_Settings):
     """Open requests, streams included, an ingress replica."""
 
 
+class AuthSettings(_Settings):
+    """Where the API keys are; exactly one of the two. Read where the application is built, which gets digests only."""
+
+    keys_variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """An environment variable that holds keys, separated by commas."""
+    keys_file: Annotated[str, Field(min_length=1)] | None = None
+    """A file with a key a line; lines that begin with # are comments."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.keys_variable is None) == (self.keys_file is None):
+            raise ValueError("allowed: exactly one of keys_variable and keys_file")
+        return self
+
+
 class AppSettings(_Settings):
     """The whole of `args`. Anything wrong in it raises ConfigError: one line a problem."""
 
     models: Annotated[list[ModelSettings], Field(min_length=1)]
     ingress: IngressSettings = IngressSettings()
+    auth: AuthSettings | Literal["none"] | None = None
+    """API keys. null: those in the variable EYRIE_API_KEYS, or else requests from this machine only; none: anybody."""
     request_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """A request that takes longer is stopped with an error, which a stream gets as its last event."""
     retry_after_s: Annotated[int, Field(ge=0)] = 1

@@ -1,8 +1,7 @@
 """Server-sent events: an answer's chunks as bytes, and the response that carries them."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Sequence
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -11,6 +10,7 @@ from serve_app.errors import error_answer
 from serve_app.generation import Delta
 from serve_app.openai_logprobs import chat_logprobs, completion_logprobs
 from serve_app.openai_responses import usage_of
+from serve_app.plain_answers import AnswerHead, Kind
 
 DONE = b"data: [DONE]\n\n"
 
@@ -18,46 +18,49 @@ DONE = b"data: [DONE]\n\n"
 class ChunkWriter:
     """Chunks of one answer. What is the same in all of them is serialised once: a step costs one short string."""
 
-    def __init__(self, kind: Literal["chat", "completion"], head: Mapping[str, Any], include_usage: bool) -> None:
-        self._start = f"data: {_json(head)[:-1]},"
+    def __init__(self, kind: Kind, head: AnswerHead, include_usage: bool) -> None:
+        name = "chat.completion.chunk" if kind == "chat" else "text_completion"
+        common = {"id": head.id, "object": name, "created": head.created, "model": head.model}
+        self._start = f"data: {_json(common)[:-1]},"
         self._end = ',"usage":null}\n\n' if include_usage else "}\n\n"
-        opening = '"choices":[{"index":0,'
+        self._begun: set[int] = set()
+        """Choices that have had a chunk."""
         if kind == "chat":
-            self._next = f'{self._start}{opening}"delta":{{"role":"assistant","content":'
-            self._later = f'{self._start}{opening}"delta":{{"content":'
+            self._first, self._later = '"delta":{"role":"assistant","content":', '"delta":{"content":'
             self._logprobs, self._shape = '},"logprobs":', chat_logprobs
         else:
-            self._next = self._later = f'{self._start}{opening}"text":'
+            self._first = self._later = '"text":'
             self._logprobs, self._shape = ',"logprobs":', completion_logprobs
 
     def delta(self, delta: Delta) -> bytes:
-        """The chunk of one step."""
+        """The chunk of one step of one choice."""
         reason = "null" if delta.finish_reason is None else f'"{delta.finish_reason}"'
         scores = "null" if delta.scores is None else self._shape(delta.scores).model_dump_json()
-        choice = f'{_json(delta.text)}{self._logprobs}{scores},"finish_reason":{reason}'
-        chunk = f"{self._next}{choice}}}]{self._end}"
-        self._next = self._later
-        return chunk.encode()
+        opening = self._later if delta.choice in self._begun else self._first
+        self._begun.add(delta.choice)
+        said = _said(delta) if delta.tool_calls else _json(delta.text)
+        choice = f'{opening}{said}{self._logprobs}{scores},"finish_reason":{reason}'
+        return f'{self._start}"choices":[{{"index":{delta.choice},{choice}}}]{self._end}'.encode()
 
-    def usage(self, last: Delta, method: str | None) -> bytes:
+    def usage(self, lasts: Sequence[Delta], method: str | None) -> bytes:
         """The chunk after the last, for a stream that asked for it."""
-        return f'{self._start}"choices":[],"usage":{usage_of(last, method).model_dump_json()}}}\n\n'.encode()
+        return f'{self._start}"choices":[],"usage":{usage_of(lasts, method).model_dump_json()}}}\n\n'.encode()
 
 
 async def events(
     first: Delta, rest: AsyncGenerator[Delta, None], writer: ChunkWriter, include_usage: bool, method: str | None
 ) -> AsyncGenerator[bytes, None]:
     """The whole body: a chunk a step that has news, perhaps the usage, or else an error; and always one [DONE]."""
-    last = first
+    lasts = {first.choice: first}
     try:
         if _has_news(first):
             yield writer.delta(first)
         async for delta in rest:
-            last = delta
+            lasts[delta.choice] = delta
             if _has_news(delta):
                 yield writer.delta(delta)
         if include_usage:
-            yield writer.usage(last, method)
+            yield writer.usage([lasts[choice] for choice in sorted(lasts)], method)
     except Exception as error:
         # The status has long been sent: the client can only be told inside the stream.
         yield b"data: " + error_answer(error).body() + b"\n\n"
@@ -81,7 +84,21 @@ class EventStream(StreamingResponse):
 
 
 def _has_news(delta: Delta) -> bool:
-    return bool(delta.text or delta.scores or delta.finish_reason)
+    return bool(delta.text or delta.scores or delta.tool_calls or delta.finish_reason)
+
+
+def _said(delta: Delta) -> str:
+    """The content, and the tool calls after it."""
+    calls = [
+        {
+            "index": call.index,
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in delta.tool_calls
+    ]
+    return f'{_json(delta.text or None)},"tool_calls":{_json(calls)}'
 
 
 def _json(value: object) -> str:

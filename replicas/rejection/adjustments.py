@@ -1,6 +1,6 @@
-"""Penalties and biases on the logits of every verified position, as if the drafts before it had been accepted.
+"""Penalties, biases and grammars on the logits of every verified position, as if the drafts before it were accepted.
 
-The order is vLLM's: biases, then repetition, frequency and presence penalties.
+The order is vLLM's: biases, then repetition, frequency and presence penalties; what a grammar forbids comes last.
 """
 
 from dataclasses import dataclass
@@ -40,6 +40,8 @@ class LogitAdjustments:
 
     biases: BiasInputs | None
     penalties: PenaltyInputs | None
+    masks: Tensor | None = None
+    """[batch, choices, ceil(vocab / 32)] int32: bit i % 32 of word i // 32 says whether token i may be chosen."""
 
 
 def adjust(logits: Tensor, positions: Tensor, draft_ids: Tensor, adjustments: LogitAdjustments) -> Tensor:
@@ -54,7 +56,16 @@ def adjust(logits: Tensor, positions: Tensor, draft_ids: Tensor, adjustments: Lo
         scores = _biased(scores, positions, adjustments.biases)
     if adjustments.penalties is not None:
         scores = _penalised(scores, draft_ids, adjustments.penalties)
+    if adjustments.masks is not None:
+        scores = _masked(scores, adjustments.masks)
     return scores.view(logits.shape)
+
+
+def _masked(scores: Tensor, masks: Tensor) -> Tensor:
+    bits = torch.arange(32, device=masks.device, dtype=torch.int32)
+    # Shifts of int32 are arithmetic; the lowest bit is right all the same.
+    allowed = ((masks[..., None] >> bits) & 1).flatten(2)[..., : scores.shape[2]]
+    return torch.where(allowed == 1, scores, -torch.inf)
 
 
 def _biased(scores: Tensor, positions: Tensor, biases: BiasInputs) -> Tensor:

@@ -1,4 +1,7 @@
-"""Packing penalties and biases into tensors; histories take the bucket's context length, biases one fixed width."""
+"""Packing penalties, biases and grammars' masks into tensors.
+
+Histories take the bucket's context length, biases one fixed width.
+"""
 
 import numpy as np
 import torch
@@ -9,12 +12,26 @@ from replicas.scheduling.step_plan import SequencePlan
 from replicas.scheduling.token_choice import MAX_BIASES
 
 
-def pack_adjustments(parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int) -> LogitAdjustments | None:
+def pack_adjustments(
+    parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int, vocab_size: int
+) -> LogitAdjustments | None:
     """What `parts` want changed, padded to the sequences and the context of `key`; None for a program without."""
-    biases = _biases(parts, key.batch) if key.variant.has_biases else None
+    variant = key.variant
+    biases = _biases(parts, key.batch) if variant.has_biases else None
     length = key.context_blocks * block_size
-    penalties = _penalties(parts, key.batch, length) if key.variant.has_penalties else None
-    return None if biases is None and penalties is None else LogitAdjustments(biases, penalties)
+    penalties = _penalties(parts, key.batch, length) if variant.has_penalties else None
+    masks = _masks(parts, key, -(-vocab_size // 32)) if variant.has_masks else None
+    if biases is None and penalties is None and masks is None:
+        return None
+    return LogitAdjustments(biases, penalties, masks)
+
+
+def _masks(parts: tuple[SequencePlan, ...], key: ProgramKey, words: int) -> torch.Tensor:
+    masks = np.full((key.batch, key.choices, words), -1, np.int32)
+    for row, part in enumerate(parts):
+        for choice, mask in enumerate(part.masks):
+            masks[row, choice] = np.frombuffer(mask, "<i4")
+    return torch.from_numpy(masks)
 
 
 def _biases(parts: tuple[SequencePlan, ...], rows: int) -> BiasInputs:

@@ -40,8 +40,8 @@ class BatchInputs:
     view: CacheView | None
 
 
-def pack(parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int) -> BatchInputs:
-    """Tensors of `parts` for program `key`, which alone decides their shapes. Without parts all rows are padding."""
+def pack(parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int, vocab_size: int) -> BatchInputs:
+    """Tensors of `parts` for program `key`, which decides their shapes. Without parts all rows are padding."""
     rows, tokens, blocks, choices = key.batch, key.tokens, key.context_blocks, key.choices
     token_ids = np.zeros((rows, tokens), np.int32)
     positions = np.full((rows, tokens), -1, np.int32)
@@ -75,7 +75,7 @@ def pack(parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int) -> B
         num_drafts=torch.from_numpy(num_drafts),
         next_prompt_ids=torch.from_numpy(next_prompt_ids),
         sampling=_sampling(parts, key),
-        adjustments=pack_adjustments(parts, key, block_size),
+        adjustments=pack_adjustments(parts, key, block_size, vocab_size),
         wants_logprobs=key.variant.has_logprobs,
         wants_prompt_logprobs=key.variant.has_prompt_logprobs,
         view=CacheView((parts[0].block_table[0] if parts else NULL_BLOCK) * block_size) if key.is_in_place else None,

@@ -55,7 +55,7 @@ class ModelRunner:
             if self._drafter is not None:
                 self._drafter.copy_blocks(batch.copied_blocks)
         key = self.programs.of(batch)
-        inputs = pack(batch.sequences, key, self._cache.block_size)
+        inputs = pack(batch.sequences, key, self._cache.block_size, self._target.config.vocab_size)
         begin = time.perf_counter()
         outputs = self._execute(key, inputs)
         seconds = time.perf_counter() - begin
@@ -82,7 +82,7 @@ class ModelRunner:
     def warm_up(self) -> int:
         """Run every program on padding, or where nothing is compiled the largest; returns how many ran."""
         for key in self.programs.all() if self._backend.compiles else self.programs.largest():
-            self._execute(key, pack((), key, self._cache.block_size))
+            self._execute(key, pack((), key, self._cache.block_size, self._target.config.vocab_size))
         self._num_warmed_up = len(self._known)
         return self._num_warmed_up
 

@@ -22,6 +22,8 @@ class Variant:
     has_penalties: bool = False
     has_logprobs: bool = False
     has_prompt_logprobs: bool = False
+    has_masks: bool = False
+    """A grammar says which tokens may be chosen."""
 
     @property
     def merged(self) -> "Variant":
@@ -29,7 +31,7 @@ class Variant:
 
         Only the prompt's log-probabilities stay apart: they are a product with the head for every token of a chunk.
         """
-        return self if self == Variant() else Variant("filtered", True, True, True, self.has_prompt_logprobs)
+        return self if self == Variant() else Variant("filtered", True, True, True, self.has_prompt_logprobs, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class ProgramSet:
         batch, k, blocks = buckets.batch_sizes[-1], buckets.speculative_tokens[-1], buckets.context_blocks[-1]
         tokens, span = buckets.chunks_in_context()[-1]
         keys = [
-            ProgramKey(True, 1, tokens, k, span, Variant("filtered", True, True, True, True)),
-            ProgramKey(False, batch, 1 + k, k, blocks, Variant("filtered", True, True, True)),
+            ProgramKey(True, 1, tokens, k, span, Variant("filtered", True, True, True, True, True)),
+            ProgramKey(False, batch, 1 + k, k, blocks, Variant("filtered", True, True, True, False, True)),
         ]
         shortest = buckets.context_blocks[0]
         for size in buckets.batch_sizes:
@@ -125,9 +127,8 @@ class ProgramSet:
 
     def _variants(self, is_prefill: bool) -> list[Variant]:
         flags = (False, True)
-        found = (
-            Variant(*fields) for fields in product(SAMPLINGS, flags, flags, flags, flags if is_prefill else (False,))
-        )
+        of_prompts = flags if is_prefill else (False,)
+        found = (Variant(*fields) for fields in product(SAMPLINGS, flags, flags, flags, of_prompts, flags))
         return list(dict.fromkeys(variant.merged if self.merges_variants else variant for variant in found))
 
 
@@ -142,4 +143,5 @@ def _variant(parts: tuple[SequencePlan, ...], is_prefill: bool) -> Variant:
         has_penalties=any(choice.is_penalised for choice in choices),
         has_logprobs=any(choice.num_logprobs is not None for choice in choices),
         has_prompt_logprobs=is_prefill and choices[0].num_prompt_logprobs is not None,
+        has_masks=any(part.masks for part in parts),
     )

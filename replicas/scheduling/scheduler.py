@@ -252,7 +252,12 @@ class Scheduler:
         request_id, table = sequence.request.request_id, tuple(sequence.blocks)
         start, choice = sequence.num_computed, sequence.choice
         history = tuple(sequence.token_ids) if choice.is_penalised and next_token is None else ()
-        return SequencePlan(request_id, tokens, start, num_drafts, next_token, num_propose, table, choice, history)
+        masks: tuple[bytes, ...] = ()
+        if sequence.grammar is not None and next_token is None:
+            masks = sequence.grammar.masks(tokens[len(tokens) - num_drafts :])
+        return SequencePlan(
+            request_id, tokens, start, num_drafts, next_token, num_propose, table, choice, history, masks
+        )
 
     def _step_k(self, batch_size: int) -> int:
         if self._limits.max_num_speculative_tokens == 0 or batch_size == 0:

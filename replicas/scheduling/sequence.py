@@ -23,6 +23,18 @@ class TextSink(Protocol):
         ...
 
 
+class TokenFilter(Protocol):
+    """The grammar of a sequence (replicas.structured_output.TokenMatcher)."""
+
+    def masks(self, drafts: tuple[int, ...]) -> tuple[bytes, ...]:
+        """Tokens that may come next, and after each draft, as SequencePlan.masks."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Go on by one token; False if it may not come."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens, blocks and progress of one request."""
@@ -45,6 +57,7 @@ class Sequence:
     num_cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when it first ran."""
     acceptance: Acceptance = field(default_factory=Acceptance)
+    grammar: TokenFilter | None = None
     prompt_logprobs: list[TokenLogprobs] | None = field(default_factory=list[TokenLogprobs])
     """Of the prompt's tokens from the second on, as far as its chunks have run; None once they are told."""
     finish_reason: FinishReason | None = None
@@ -78,6 +91,9 @@ class Sequence:
         """Add new tokens up to the one that ends the sequence; returns how many were kept."""
         sampling = self.request.sampling
         for count, token in enumerate(token_ids, 1):
+            if self.grammar is not None and not self.grammar.accept(token):
+                self.finish_reason = "error"
+                return count - 1
             self.token_ids.append(token)
             # Below min_tokens a stop token cannot be chosen (TokenChoice.biases), a stop string is text.
             may_stop = self.num_output_tokens > sampling.min_tokens

@@ -75,6 +75,11 @@ class SequencePlan:
     choice: TokenChoice
     history: tuple[int, ...] = ()
     """The sequence's tokens without drafts, prompt and output, if a token is chosen and penalties must count them."""
+    masks: tuple[bytes, ...] = ()
+    """Tokens that a grammar allows at each choice: packed int32, bit i % 32 of word i // 32 is token i.
+
+    Fewer than there are choices where a draft leaves the grammar: nobody uses what follows it. None without a grammar.
+    """
 
 
 @dataclass(frozen=True, slots=True)

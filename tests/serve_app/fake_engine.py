@@ -2,17 +2,22 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from replicas.config import EngineConfig
 from replicas.errors import EngineDeadError, RequestError
-from replicas.request import Acceptance, GenerationRequest, RequestOutput, TokenLogprobs
+from replicas.request import Acceptance, FinishReason, GenerationRequest, RequestOutput, TokenLogprobs
 from replicas.scheduling.k_policy import KPolicy
-from serve_app.generation import Delta, GenerationJob
+from serve_app.engine_protocol import ToolFormat
+from serve_app.generation import Delta, GenerationJob, Tokenized, TokenizeJob
 from serve_app.replica_deployment import ModelReplica
 from serve_app.settings import ModelSettings
+
+Script = Sequence[str | Exception | None]
+Pieces = Script | Callable[[GenerationRequest], Script]
+"""What an engine says, perhaps by the request."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,25 @@ class ByteCodec:
     """A token a byte."""
 
     vocab_size = 256
+    tool_format: ToolFormat = None
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [0] * (not add_special_tokens) + list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
+        text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return list(text.encode()) + [0] * (not add_generation_prompt)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return bytes(token for token in token_ids if token or not skip_special_tokens).decode(errors="replace")
+
+    def token(self, token_id: int) -> str:
+        return f"<{token_id}>"
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])
@@ -44,17 +62,20 @@ class FakeEngine:
 
     codec = ByteCodec()
 
-    def __init__(self, config: EngineConfig, k_policy: KPolicy, pieces: Sequence[str | Exception | None]) -> None:
+    def __init__(self, config: EngineConfig, k_policy: KPolicy, pieces: Pieces) -> None:
         self.config, self.k_policy = config, k_policy
         self._pieces = pieces
         self.requests: list[GenerationRequest] = []
         self.running = 0
         self.dead = False
         self.was_shut_down = False
+        self.last: FinishReason = "stop"
+        """How an answer ends."""
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
         self.check_health()
         self.requests.append(request)
+        pieces = self._pieces(request) if callable(self._pieces) else self._pieces
         count = len(request.prompt_token_ids)
         if count >= self.config.max_model_len:
             raise RequestError(
@@ -62,7 +83,7 @@ class FakeEngine:
             )
         self.running += 1
         try:
-            for step, piece in enumerate(self._pieces):
+            for step, piece in enumerate(pieces):
                 if piece is None:
                     await asyncio.Event().wait()
                 if isinstance(piece, Exception):
@@ -74,7 +95,7 @@ class FakeEngine:
                     num_prompt_tokens=count,
                     num_output_tokens=2 * (step + 1),
                     acceptance=Acceptance(steps=step + 1, drafted=3 * (step + 1), accepted=step + 1),
-                    finish_reason="stop" if step == len(self._pieces) - 1 else None,
+                    finish_reason=self.last if step == len(pieces) - 1 else None,
                     logprobs=_logprobs(request.sampling.logprobs),
                     num_cached_tokens=count // 2,
                 )
@@ -125,7 +146,7 @@ class LocalStream:
 class LocalClient:
     """A ModelClient over a replica in this process."""
 
-    def __init__(self, settings: ModelSettings, pieces: Sequence[str | Exception | None]) -> None:
+    def __init__(self, settings: ModelSettings, pieces: Pieces) -> None:
         self.engines: list[FakeEngine] = []
 
         def build(config: EngineConfig, k_policy: KPolicy) -> FakeEngine:
@@ -140,6 +161,12 @@ class LocalClient:
 
     def generate(self, job: GenerationJob) -> LocalStream:
         return LocalStream(self.replica.generate(job))
+
+    def tokenize(self, job: TokenizeJob) -> Awaitable[Tokenized]:
+        return self.replica.tokenize(job)
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> Awaitable[str]:
+        return self.replica.detokenize(token_ids)
 
     def stats(self) -> Awaitable[dict[str, float]]:
         return self.replica.stats()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import httpx
@@ -11,10 +11,14 @@ from ray.serve.exceptions import BackPressureError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from replicas.request import FinishReason
+from serve_app.api_keys import Access
 from serve_app.generation import Delta, GenerationJob
-from serve_app.ingress import ServedModel, build_http_app
+from serve_app.ingress import build_http_app
+from serve_app.live_settings import IngressLive
+from serve_app.served_models import ServedModel
 from serve_app.settings import ModelSettings
-from tests.serve_app.fake_engine import LocalClient, LocalStream
+from tests.serve_app.fake_engine import LocalClient, LocalStream, Pieces
 
 PIECES = ["Hel", "lo ", "", '"🦜"\n', "北京\u2028"]
 TEXT = "".join(PIECES)
@@ -45,23 +49,30 @@ class Site:
 
     def __init__(
         self,
-        pieces: list[Any] | None = None,
+        pieces: Pieces | None = None,
         kind: type[LocalClient] = LocalClient,
         drafter: bool = True,
         timeout_s: float | None = None,
+        access: Access = Access(),  # noqa: B008 (frozen)
+        max_model_len: int = 64,
+        last: FinishReason = "stop",
+        live: IngressLive = IngressLive(),  # noqa: B008 (frozen)
     ) -> None:
-        settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": 64}
+        settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": max_model_len}
         if drafter:
             settings["speculative_config"] = {"method": "eagle3", "model": ".", "num_speculative_tokens": 3}
         self.settings = model = ModelSettings.model_validate(settings)
         self.client = kind(model, PIECES if pieces is None else pieces)
-        self.app: FastAPI = build_http_app({"m": ServedModel(model, self.client, 1)}, timeout_s)
+        self.client.engine.last = last
+        self.app: FastAPI = build_http_app({"m": ServedModel(model, self.client, 1)}, timeout_s, access, lambda: live)
         # As Serve does with every application of an ingress.
         self.app.add_exception_handler(BackPressureError, _serves_own_answer)
 
-    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def send(
+        self, method: str, path: str, client: tuple[str, int] = ("127.0.0.1", 5), **options: Any
+    ) -> httpx.Response:
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=client)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
                 return await http.request(method, path, **options)
 
@@ -78,3 +89,12 @@ class Site:
         assert answer.text.endswith("\n\n")
         data = [event.removeprefix("data: ") for event in answer.text.removesuffix("\n\n").split("\n\n")]
         return [part if part == "[DONE]" else json.loads(part) for part in data]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Gives the loop turns, up to a number that only a fault reaches."""
+    for _ in range(1000):
+        if true():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came")

@@ -2,14 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import httpx
 import pytest
 
 from replicas.errors import EngineDeadError
-from tests.serve_app.local_site import CHAT, TEXT, FullClient, Site
+from serve_app import __version__
+from tests.serve_app.local_site import CHAT, TEXT, FullClient, Site, until
 
 SPECULATION = {
     "method": "eagle3",
@@ -260,15 +261,6 @@ def test_a_client_that_leaves_cancels_the_engines_work(stream: bool, pieces: lis
     asyncio.run(leave())
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Gives the loop turns, up to a number that only a fault reaches."""
-    for _ in range(1000):
-        if true():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came")
-
-
 class TestHealth:
     """What a load balancer sees."""
 
@@ -283,7 +275,7 @@ class TestHealth:
         assert (answer.status_code, answer.json()["models"]) == (503, {"m": "down"})
 
     def test_silence_is_starting_at_first_and_busy_later(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("serve_app.ingress.PROBE_TIMEOUT_S", 0.02)
+        monkeypatch.setattr("serve_app.probe_routes.PROBE_TIMEOUT_S", 0.02)
         site = Site()
         answering = site.client.stats
 
@@ -306,6 +298,17 @@ class TestHealth:
         answer = site.send("GET", "/health")
         assert (answer.status_code, answer.json()["models"]) == (200, {"m": "busy"})
         assert error_of(site.send("GET", "/stats"))["code"] == "rate_limit_exceeded"
+
+    def test_ready_is_for_the_next_request(self) -> None:
+        site = Site()
+        assert site.send("GET", "/ready").status_code == 200
+        site.client.stats = FullClient(site.settings, []).stats
+        answer = site.send("GET", "/ready")
+        assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "models": {"m": "busy"}})
+        assert Site(kind=FullClient).send("GET", "/ready").json()["models"] == {"m": "starting"}
+
+    def test_version(self) -> None:
+        assert Site().send("GET", "/version").json() == {"version": __version__}
 
     def test_stats(self) -> None:
         assert Site().send("GET", "/stats").json() == {"m": {"running": 0, "free_blocks": 100}}

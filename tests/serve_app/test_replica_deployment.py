@@ -8,8 +8,8 @@ import pytest
 
 from replicas.errors import EngineDeadError, RequestError
 from replicas.request import SamplingParams
+from serve_app.exchangeable_k import ExchangeableK
 from serve_app.generation import ChatMessage, Delta, GenerationJob, Prompt, ScoredToken
-from serve_app.k_policy import FixedK
 from serve_app.settings import ModelSettings
 from tests.serve_app.fake_engine import LocalClient
 
@@ -79,7 +79,7 @@ def test_the_engine_gets_the_models_k_and_resolved_paths(tmp_path: Path, monkeyp
     config = {"method": "eagle3", "model": "drafters/a", "num_speculative_tokens": 5}
     settings = ModelSettings.model_validate({"id": "m", "model": "pypi:x", "speculative_config": config})
     engine = LocalClient(settings, ["a"]).engine
-    assert engine.k_policy == FixedK(5)
+    assert isinstance(engine.k_policy, ExchangeableK)
     assert [engine.k_policy.num_speculative_tokens(size) for size in (1, 8)] == [5, 5]
     assert engine.config.model == "pypi:x"
     assert engine.config.speculative_config is not None

@@ -12,9 +12,10 @@ from transformers import LlamaForCausalLM
 
 from replicas.request import SamplingParams
 from replicas.text_codec import TextCodec
-from serve_app.generation import GenerationJob
-from serve_app.ingress import ServedModel, build_http_app
+from serve_app.generation import GenerationJob, Tokenized, TokenizeJob
+from serve_app.ingress import build_http_app
 from serve_app.replica_deployment import ModelReplica
+from serve_app.served_models import ServedModel
 from serve_app.settings import ModelSettings
 from tests.reference.decoding import sampled
 from tests.reference.tiny_checkpoints import VOCAB, write_head, write_target
@@ -40,6 +41,12 @@ class OwnClient:
 
     def generate(self, job: GenerationJob) -> LocalStream:
         return LocalStream(self.replica.generate(job))
+
+    async def tokenize(self, job: TokenizeJob) -> Tokenized:
+        return await self.replica.tokenize(job)
+
+    async def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        return await self.replica.detokenize(token_ids)
 
     async def stats(self) -> dict[str, float]:
         return await self.replica.stats()
@@ -128,4 +135,28 @@ def test_a_bias_of_a_token_that_the_model_does_not_have_is_400(tiny: Tiny) -> No
     error = answer.json()["error"]
     assert (error["param"], error["type"]) == ("logit_bias", "invalid_request_error")
     assert error["message"] == f"logit_bias holds token {VOCAB}; this model's tokens are 0 to {VOCAB - 1}"
+    assert tiny.send(max_tokens=2).status_code == 200
+
+
+@pytest.mark.parametrize("speculation", [{}, {"enabled": False}])
+def test_a_guided_completion_is_json_by_its_schema(tiny: Tiny, speculation: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}, "required": ["n"]}
+    schema |= {"additionalProperties": False}
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    answer = tiny.send(response_format=wanted, max_tokens=50, temperature=0, n=2, speculation=speculation).json()
+    first, second = answer["choices"]
+    assert first["finish_reason"] == "stop"
+    assert json.loads(first["text"])["n"] <= 99
+    assert second["text"] == first["text"]
+    chosen = tiny.send(guided_choice=["maybe", "never"], seed=1, speculation=speculation).json()["choices"][0]["text"]
+    assert chosen in ("maybe", "never")
+
+
+def test_a_broken_grammar_is_400_and_the_next_request_served(tiny: Tiny) -> None:
+    answer = tiny.send(guided_regex="(a")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, "guided_regex", "invalid_grammar")
+    assert error["message"].startswith("guided_regex: Regex parsing error at position")
+    stuck = tiny.send(guided_regex="a\nb", temperature=0)  # The tiny tokenizer has no newline.
+    assert (stuck.status_code, stuck.json()["error"]["code"]) == (400, "invalid_grammar")
     assert tiny.send(max_tokens=2).status_code == 200

@@ -58,6 +58,85 @@ def test_unknown_keys_are_refused_wherever_they_are(config: dict[str, Any], path
     ]
 
 
+@pytest.mark.parametrize(
+    ("section", "misspelt"),
+    [
+        ({"autoscaling_config": {"max_replica": 2}}, "autoscaling_config.max_replica"),
+        ({"ray_actor_options": {"num_cpu": 2}}, "ray_actor_options.num_cpu"),
+        ({"backpressure_config": {"status": 429}}, "backpressure_config.status"),
+        ({"logging_config": {"level": "INFO"}}, "logging_config.level"),
+        ({"request_router_config": {"router": "x"}}, "request_router_config.router"),
+        ({"user_configs": {}}, "user_configs"),
+        ({"user_config": {"num_spec_tokens": 2}}, "user_config.num_spec_tokens"),
+    ],
+)
+def test_misspelt_keys_of_a_deployment(config: dict[str, Any], path: Path, section: Any, misspelt: str) -> None:
+    config["applications"][0]["deployments"] = [{"name": "smollm2-135m", **section}]
+    assert f"applications[0].deployments[0].{misspelt}: unknown key" in problems(config, path)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "user_config", "line"),
+    [
+        ("Ingress", {"max_choices": 0}, "max_choices: got 0; it should be greater than or equal to 1"),
+        ("Ingress", {"num_speculative_tokens": 1}, "num_speculative_tokens: unknown key; allowed: log_level, max_body"),
+        ("smollm2-135m", {"num_speculative_tokens": 4}, "num_speculative_tokens: got 4; allowed without a restart: 0"),
+        ("smollm2-135m", {"log_level": 3}, "log_level: got 3; it should be 'DEBUG'"),
+    ],
+)
+def test_a_user_config_is_checked_before_the_start(
+    config: dict[str, Any], path: Path, name: str, user_config: Any, line: str
+) -> None:
+    config["applications"][0]["deployments"] = [{"name": name, "user_config": user_config}]
+    [found] = problems(config, path)
+    assert found.startswith(f"applications[0].deployments[0].user_config.{line}")
+
+
+def test_a_user_config_that_is_right(config: dict[str, Any], path: Path) -> None:
+    config["applications"][0]["deployments"] = [
+        {"name": "Ingress", "user_config": {"max_choices": 3, "log_level": "DEBUG"}},
+        {"name": "smollm2-135m", "user_config": {"num_speculative_tokens": 0}},
+    ]
+    path.write_text(yaml.safe_dump(config))
+    assert load_settings(path).models[0].id == "smollm2-135m"
+
+
+class TestTheDoor:
+    """Who may send requests is settled before the server listens."""
+
+    @pytest.fixture(autouse=True)
+    def _no_keys(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("EYRIE_API_KEYS", raising=False)
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", None])
+    def test_other_interfaces_need_keys_or_a_word(
+        self, config: dict[str, Any], path: Path, host: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config["http_options"]["host"] = host
+        if host is None:
+            del config["http_options"]["host"]
+        [line] = problems(config, path)
+        assert line.startswith(f"http_options.host: {host or '0.0.0.0'} opens the server to other machines")
+        arguments = config["applications"][0]["args"]
+        path.write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("EYRIE_API_KEYS", "sk-0123456789abcdef")
+        load_settings(path)
+        monkeypatch.delenv("EYRIE_API_KEYS")
+        arguments["auth"] = "none"
+        path.write_text(yaml.safe_dump(config))
+        assert load_settings(path).auth == "none"
+
+    def test_haproxy_listens_everywhere(
+        self, config: dict[str, Any], path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+        assert problems(config, path)[0].startswith("http_options.host: 0.0.0.0 opens")
+
+    def test_keys_that_cannot_be_read(self, config: dict[str, Any], path: Path) -> None:
+        config["applications"][0]["args"]["auth"] = {"keys_file": "/nowhere/keys"}
+        assert problems(config, path) == ["auth.keys_file: cannot read /nowhere/keys: No such file or directory"]
+
+
 def test_a_deployment_that_does_not_exist_is_refused(config: dict[str, Any], path: Path) -> None:
     config["applications"][0]["deployments"] = [{"name": "smollm"}]
     assert problems(config, path) == [

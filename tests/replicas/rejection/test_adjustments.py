@@ -108,3 +108,34 @@ def test_several_biases_of_one_token_add_up() -> None:
         bias = tuple((token, value) for token, value, _ in entries[row])
         wanted = [reference(row, choice, bias, penalised=False) for choice in range(4)]
         assert scores[row].numpy() == pytest.approx(np.array(wanted), abs=1e-5)
+
+
+def packed(allowed: set[int], vocabulary: int) -> list[int]:
+    """Bit i % 32 of int32 word i // 32 for each token."""
+    words = [sum(1 << bit for bit in range(32) if 32 * word + bit in allowed) for word in range(-(-vocabulary // 32))]
+    return [word - 2**32 if word >= 2**31 else word for word in words]
+
+
+@pytest.mark.parametrize("vocabulary", [12, 32, 70])
+def test_masks_forbid_what_a_grammar_does_not_allow(vocabulary: int) -> None:
+    rng = random.Random(vocabulary)
+    logits = torch.randn(12, vocabulary, generator=torch.Generator().manual_seed(2))
+    allowed = [[{t for t in range(vocabulary) if rng.random() < 0.4} for _ in range(4)] for _ in range(3)]
+    allowed[1][2] = {vocabulary - 1, 31 % vocabulary}
+    masks = torch.tensor([[packed(choice, vocabulary) for choice in row] for row in allowed], dtype=torch.int32)
+    scores = adjust(logits, POSITIONS, DRAFT_IDS, LogitAdjustments(None, None, masks))
+    for row in range(3):
+        for choice in range(4):
+            tokens = sorted(allowed[row][choice])
+            found = scores[4 * row + choice]
+            assert torch.isfinite(found).nonzero().flatten().tolist() == tokens
+            assert torch.equal(found[tokens], logits[4 * row + choice, tokens])
+
+
+def test_masks_come_after_biases_and_penalties() -> None:
+    biases = bias_inputs([[(4, 100.0, 2**31 - 1)]] * 3)
+    masks = torch.tensor([[packed({1, 3}, VOCAB)] * 4] * 3, dtype=torch.int32)
+    scores = adjust(LOGITS, POSITIONS, DRAFT_IDS, LogitAdjustments(biases, penalty_inputs(), masks))
+    free = adjust(LOGITS, POSITIONS, DRAFT_IDS, LogitAdjustments(biases, penalty_inputs()))
+    assert torch.equal(scores[:, [1, 3]], free[:, [1, 3]])
+    assert torch.isneginf(scores[:, [0, 2, *range(4, VOCAB)]]).all()

@@ -1,6 +1,8 @@
-"""Packing penalties and biases."""
+"""Packing penalties, biases and masks."""
 
 import math
+import struct
+from dataclasses import replace
 
 from replicas.rejection.adjustments import LogitAdjustments
 from replicas.runner.adjustment_inputs import pack_adjustments
@@ -17,8 +19,10 @@ def part(choice: TokenChoice, history: tuple[int, ...] = ()) -> SequencePlan:
     return SequencePlan("a", (1,), 3, 0, None, 0, (1,), choice, history)
 
 
-def packed_for(variant: Variant, parts: tuple[SequencePlan, ...], rows: int, length: int) -> LogitAdjustments | None:
-    return pack_adjustments(parts, ProgramKey(False, rows, 1, 0, length, variant), block_size=1)
+def packed_for(
+    variant: Variant, parts: tuple[SequencePlan, ...], rows: int, length: int, tokens: int = 1
+) -> LogitAdjustments | None:
+    return pack_adjustments(parts, ProgramKey(False, rows, tokens, 0, length, variant), block_size=1, vocab_size=64)
 
 
 def test_nobody_asks() -> None:
@@ -50,3 +54,25 @@ def test_biases_have_one_width() -> None:
     assert biases.values[0, :3].tolist() == [1.5, -math.inf, 0.0]
     assert biases.until[0, :3].tolist() == [FOREVER, 17, 0]
     assert not biases.values[1].any()
+
+
+def test_masks_of_one_of_two_sequences_and_fewer_than_choices() -> None:
+    first, second = (struct.pack("<2i", *words) for words in ((5, -2), (1, 0)))
+    guided = replace(part(PLAIN), masks=(first, second))
+    packed = packed_for(Variant(has_masks=True), (part(PLAIN), guided), 3, 5, tokens=4)
+    assert packed is not None
+    assert (packed.biases, packed.penalties) == (None, None)
+    assert packed.masks is not None
+    all_of_them = [-1, -1]
+    assert packed.masks.tolist() == [
+        [all_of_them] * 4,
+        [[5, -2], [1, 0], all_of_them, all_of_them],
+        [all_of_them] * 4,
+    ]
+
+
+def test_a_program_with_masks_takes_sequences_without() -> None:
+    packed = packed_for(Variant(has_masks=True), (), 2, 5)
+    assert packed is not None
+    assert packed.masks is not None
+    assert packed.masks.tolist() == [[[-1, -1]]] * 2

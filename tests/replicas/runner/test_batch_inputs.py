@@ -19,7 +19,7 @@ SAMPLED = TokenChoice(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=77)
 
 def packed(batch: BatchPlan, attends_in_place: bool = True) -> BatchInputs:
     programs = ProgramSet(BUCKETS, NUM_BLOCKS, attends_in_place, merges_variants=False)
-    return pack(batch.sequences, programs.of(batch), BLOCK_SIZE)
+    return pack(batch.sequences, programs.of(batch), BLOCK_SIZE, vocab_size=200)
 
 
 def decoding(tokens: tuple[int, ...], start: int, table: tuple[int, ...], choice: TokenChoice = GREEDY) -> SequencePlan:

@@ -17,7 +17,7 @@ BIASED = replace(GREEDY, biases=(TokenBias(3, 1.0),))
 PENALISED = replace(GREEDY, presence_penalty=0.5)
 LOGPROBS = replace(GREEDY, num_logprobs=0)
 PROMPT_LOGPROBS = replace(GREEDY, num_prompt_logprobs=0)
-EVERYTHING = Variant("filtered", True, True, True)
+EVERYTHING = Variant("filtered", True, True, True, has_masks=True)
 PLAIN = Variant()
 
 
@@ -79,6 +79,14 @@ def test_the_variant_is_what_the_sequences_ask_for_together(choices: tuple[Token
     assert programs(merges=True).of(decoding(*choices)).variant == (variant if variant == PLAIN else EVERYTHING)
 
 
+@pytest.mark.parametrize("is_prefill", [True, False])
+def test_a_grammar_is_a_variant(is_prefill: bool) -> None:
+    batch = chunk(9, GREEDY) if is_prefill else decoding(GREEDY, GREEDY)
+    guided = replace(batch, sequences=(*batch.sequences[:-1], replace(batch.sequences[-1], masks=(b"",))))
+    assert programs().of(guided).variant == Variant(has_masks=True)
+    assert programs(merges=True).of(guided).variant == EVERYTHING
+
+
 def test_the_prompt_s_logprobs_are_a_variant_of_chunks() -> None:
     assert programs().of(chunk(9, PROMPT_LOGPROBS)).variant == Variant(has_prompt_logprobs=True)
     merged = programs(merges=True)
@@ -113,7 +121,7 @@ def test_how_many_there_are() -> None:
     assert len(merged) == len(set(merged)) == len(decode) + 4 * 2 * 4 * 3
     several = list(programs().all())
     # Where nothing is compiled, a K above 0 has a program without drafts to verify, too.
-    assert len(several) == len(set(several)) == (6 + 1) * (1 + 2 * 3) * 2 * 24 + 4 * 2 * 4 * 48 * 2
+    assert len(several) == len(set(several)) == (6 + 1) * (1 + 2 * 3) * 2 * 48 + 4 * 2 * 4 * 96 * 2
     assert {key.variant for key in several if not key.is_prefill} >= {PLAIN, EVERYTHING, Variant("sampled")}
 
 
