@@ -16,7 +16,9 @@ from pydantic_core import ErrorDetails
 from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.errors import ConfigError
 
-DEPLOYMENT_KEYS = frozenset({"id", "autoscaling", "resources", "max_ongoing_requests", "max_queued_requests"})
+DEPLOYMENT_KEYS = frozenset(
+    {"id", "k_schedule", "live_k", "autoscaling", "resources", "max_ongoing_requests", "max_queued_requests"}
+)
 """Keys of a model in a deployment that its engine does not have (serve_app.settings.ModelSettings)."""
 
 

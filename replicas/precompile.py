@@ -53,6 +53,7 @@ def describe(program: ProgramKey, block_size: int) -> str:
             ("penalties", program.variant.has_penalties),
             ("logprobs", program.variant.has_logprobs),
             ("prompt logprobs", program.variant.has_prompt_logprobs),
+            ("masks", program.variant.has_masks),
         )
         if is_there
     ]

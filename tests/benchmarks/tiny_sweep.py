@@ -31,7 +31,9 @@ def write_sweep(folder: Path, target: Path, head: Path | None, **changes: Any) -
     if head is not None:
         model["speculative_config"] = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
     application = {"name": "a", "import_path": "serve_app.app:build", "args": {"models": [model]}}
-    (folder / "deployment.yaml").write_text(yaml.safe_dump({"applications": [application]}))
+    (folder / "deployment.yaml").write_text(
+        yaml.safe_dump({"http_options": {"host": "127.0.0.1"}, "applications": [application]})
+    )
     rows = [json.dumps({"category": "ab"[index % 2], "turns": [f"say {index}"]}) for index in range(6)]
     (folder / "prompts.jsonl").write_text("\n".join(rows))
     sweep: dict[str, Any] = {

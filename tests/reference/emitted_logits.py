@@ -19,7 +19,7 @@ class EmittedLogits:
         """[vocab], by request and position of the token chosen."""
         self._runner, engine._runner = engine._runner, self  # pyright: ignore[reportAttributeAccessIssue]
         self._target, self._runner._target = self._runner._target, self  # pyright: ignore[reportAttributeAccessIssue]
-        self.rotary = self._target.rotary
+        self.rotary, self.config = self._target.rotary, self._target.config
         self._batches: list[Tensor] = []
 
     def forward(self, token_ids: Tensor, attention: AttentionInputs, cache: PagedCache) -> tuple[Tensor, Tensor | None]:

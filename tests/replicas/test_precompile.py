@@ -61,10 +61,10 @@ def test_the_list_names_each_program_and_counts_them(config: Path, capsys: pytes
     # Batches of 1, 2 and 3 with K 0 and 2, plain and with everything; prompts also with log-probabilities of their own.
     assert len(lines) == len(set(lines)) == 3 * 2 * 2 + 2 * 3
     assert lines[0] == "decode batch of    1  K  0  context    512  greedy"
-    assert "decode batch of    3  K  2  context    512  filtered, biases, penalties, logprobs" in lines
+    assert "decode batch of    3  K  2  context    512  filtered, biases, penalties, logprobs, masks" in lines
     everything = "filtered, biases, penalties, logprobs"
-    assert lines[-1] == f"prompt chunk of    64  K  2  context    512  {everything}"
-    assert f"prompt chunk of    64  K  0  context    512  {everything}, prompt logprobs" in lines
+    assert f"prompt chunk of    64  K  2  context    512  {everything}, masks" in lines
+    assert lines[-1] == f"prompt chunk of    64  K  2  context    512  {everything}, prompt logprobs, masks"
     assert total == "tiny: 18 programs; at 12 MiB each (assumed) 0.21 GiB in the cache and on every core"
 
 

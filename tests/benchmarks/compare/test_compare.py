@@ -41,7 +41,9 @@ def test_the_command_writes_a_table_and_its_sources(
     write_head(tmp_path / "head")
     model = engine_config(target[0]).model_dump(exclude_none=True) | {"id": "tiny"}
     application = {"name": "a", "import_path": "serve_app.app:build", "args": {"models": [model]}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump({"http_options": {"host": "127.0.0.1"}, "applications": [application]})
+    )
     prompts = [{"turns": [text]} for text in ("abcabc", "no no no", "xyz")]
     (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
     drafters = f"ngram,eagle3={tmp_path / 'head'},small={target[0]}"

@@ -41,7 +41,7 @@ def test_it_is_softmax_attention(heads: int, kv_heads: int, head_dim: int) -> No
     positions = torch.tensor([[0, 1], [17, 18], [38, 39]])
     queries = torch.randn(3, 2, heads, head_dim, generator=generator)
     out = attend(queries, positions, tables, cache)
-    layer = cache.tensor[1].double().view(2, kv_heads, NUM_BLOCKS, BLOCK, head_dim)
+    layer = cache.rows(1).double().view(2, kv_heads, NUM_BLOCKS, BLOCK, head_dim)
     for row, token, head in itertools.product(range(3), range(2), range(heads)):
         keys, values = layer[:, head // (heads // kv_heads), tables[row].long()].flatten(1, 2)
         keys, values = (part[: positions[row, token] + 1] for part in (keys, values))
