@@ -208,7 +208,7 @@ def test_generation_ends_with_length_at_max_model_len(server: Server) -> None:
     [
         ({"extra_body": {"num_spec_tokens": 3}}, "num_spec_tokens", "unknown key"),
         ({"extra_body": {"speculation": {"enable": False}}}, "speculation.enable", "num_speculative_tokens"),
-        ({"n": 1000}, "n", "this server allows 1 to"),
+        ({"n": 100}, "n", "this server allows 1 to"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"extra_body": {"messages": []}}, "messages", "at least 1"),
     ],
