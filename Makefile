@@ -91,6 +91,7 @@ setup-xla: $(XLA_VENV)/installed ## Make a second environment (2.3 GB): torch 2.
 
 test-xla: setup setup-xla ## Prove on XLA's CPU client, which stands in for NeuronCores, what Neuron would run
 	HF_HUB_OFFLINE=1 $(XLA_PY) -m pytest tests/device/xla $(PYTEST_ARGS)
+	@tests/device/proven.sh record
 
 test-cluster: $(VENV)/installed-dev ## configs/inf2_eagle3.yaml on three raylets of this machine, on its CPU (2 minutes)
 	$(PY) -m pytest -m cluster -s $(PYTEST_ARGS)

@@ -80,6 +80,8 @@ class EngineConfig(BaseModel):
     """Of the linears' weights, on the CPU with float32 activations; through XLA of everything, and never float16."""
     deterministic: bool = False
     """Batch-invariant: greedy output and its logits are the same bits whatever runs beside it, and for every K."""
+    executor: Literal["lazy", "trace"] = "lazy"
+    """On NeuronCores, how programs get there: trace runs without Python, but holds the weights once a program."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=32)] = 1
     """Ranks that share the model, each on a NeuronCore of its own."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
@@ -110,6 +112,13 @@ class EngineConfig(BaseModel):
 
     @model_validator(mode="after")
     def _settings_are_the_device_s(self) -> "EngineConfig":
+        if self.executor == "trace" and self.device != "neuron":
+            raise ValueError(f"executor is trace, but device is {self.device}: only neuron has torch_neuronx.trace")
+        if self.executor == "trace" and self.tensor_parallel_size > 1:
+            raise ValueError(
+                f"executor is trace, but tensor_parallel_size is {self.tensor_parallel_size}: "
+                "a traced program runs on one core; allowed: 1, or executor lazy"
+            )
         if self.device != "cpu" and self.dtype == "float16":
             raise ValueError(f"dtype is float16 (the default); on device {self.device} it may be bfloat16 or float32")
         if self.device != "cpu" and self.deterministic:

@@ -11,6 +11,7 @@ from replicas.config import EngineConfig
 from replicas.devices.cpu import CpuBackend
 from replicas.devices.device_backend import DeviceBackend
 from replicas.devices.environment import probe
+from replicas.devices.neuron_trace import NeuronTraceBackend
 from replicas.devices.start_checks import cpu_findings, neuron_findings, require
 from replicas.devices.xla_neuron import XlaBackend
 from replicas.drafters.drafter import Drafter
@@ -165,6 +166,8 @@ def build_backend(config: EngineConfig) -> DeviceBackend:
     """The device that `config` names. Raises ConfigError where its runtime is not installed."""
     if config.device == "cpu":
         return CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
+    if config.executor == "trace":
+        return NeuronTraceBackend(config.dtype)
     return XlaBackend(config.device, config.dtype)
 
 
@@ -215,6 +218,7 @@ def build_engine(
             head_dim=shape.head_dim,
             device=backend.torch_device,
             dtype=backend.activation_dtype,
+            is_static=backend.compiles,
         )
         drafter = None
         if speculative:

@@ -34,6 +34,7 @@ class Placement:
     precision: Precision
     converts_weights: bool
     """In this pool, and not before."""
+    weight_copies: int = 1
 
 
 def cpu_placement(dtype: str) -> Placement:
@@ -56,7 +57,10 @@ def neuron_placement(ranks: int, num_programs: int, dtype: str = "bfloat16") -> 
 def placement_of(config: EngineConfig) -> Placement:
     """Where `config` says that its ranks live."""
     if config.device == "neuron":
-        return neuron_placement(config.tensor_parallel_size, len(compiled_programs(config)), config.dtype)
+        programs = len(compiled_programs(config))
+        placement = neuron_placement(config.tensor_parallel_size, programs, config.dtype)
+        # torch_neuronx.trace gives each program weights of its own.
+        return replace(placement, weight_copies=programs) if config.executor == "trace" else placement
     if config.device == "xla-cpu":
         size = DTYPE_BYTES[config.dtype]
         return Placement(host_pool(), config.tensor_parallel_size, Precision(size, size), converts_weights=True)
@@ -99,6 +103,7 @@ def plan_models(
         drafter=drafter,
         program=program,
         converts_weights=placement.converts_weights,
+        weight_copies=placement.weight_copies,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
         asked_blocks=config.num_blocks,

@@ -136,9 +136,10 @@ class ModelSettings(EngineConfig):
     def data_on_device(self, device: str) -> dict[str, Any]:
         """The same model's keys on `device` (cpu: as one rank), with what it reserves in Ray unchanged."""
         reserved = {NEURON_CORES: self.ray_actor_options["resources"].get(NEURON_CORES, 0)}
-        ranks = 1 if device == "cpu" else self.tensor_parallel_size
-        resources = self.resources.model_dump() | reserved
-        return self.model_dump() | {"device": device, "tensor_parallel_size": ranks, "resources": resources}
+        changes: dict[str, Any] = {"device": device, "resources": self.resources.model_dump() | reserved}
+        if device == "cpu":
+            changes |= {"tensor_parallel_size": 1, "executor": "lazy"}
+        return self.model_dump() | changes
 
     @property
     def num_ongoing_requests(self) -> int:

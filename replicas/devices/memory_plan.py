@@ -125,6 +125,7 @@ def plan_memory(
     block_size: int,
     max_num_seqs: int,
     asked_blocks: int | None,
+    weight_copies: int = 1,
 ) -> MemoryPlan:
     """The plan of one of `ranks` equal ranks; `converts_weights` if that happens in this pool and not before."""
     models = [target] if drafter is None else [target, drafter]
@@ -133,7 +134,7 @@ def plan_memory(
     running = max(_running(model, share, ranks, precision, program) for model, share in pairs)
     gathered = program.batch_size * program.context_tokens * sum(s.kv_elements // s.num_layers for s in shares)
     converting = max(_largest_conversion(model, ranks) for model in models) if converts_weights else 0
-    weights = [weight_bytes(model, ranks, precision) for model in models]
+    weights = [weight_copies * weight_bytes(model, ranks, precision) for model in models]
     blocks = ceil_div(program.context_tokens, block_size)
     return MemoryPlan(
         pool=pool,

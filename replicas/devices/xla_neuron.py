@@ -4,8 +4,10 @@ Every program runs as one lazily traced graph: Python builds it again at each ca
 execute answers (docs/decisions/0013-xla-programs.md).
 """
 
+import importlib
 import os
 from collections.abc import Callable, Hashable, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -79,23 +81,26 @@ class LazyExecutor:
 
 def start_runtime(platform: Platform) -> torch.device:
     """The device of this process. Raises ConfigError where `platform` has no runtime here."""
+    import_runtime(platform)
+    import torch_xla  # pyright: ignore[reportMissingImports]
+    from torch_xla import runtime as xla_runtime  # pyright: ignore[reportMissingImports]
+
+    found: Any = xla_runtime.device_type()
+    if found != PJRT_DEVICES[platform]:
+        raise ConfigError(f"device is {platform!r}, but this process already runs XLA on {found}")
+    return torch_xla.device()
+
+
+def import_runtime(platform: Platform) -> ModuleType:
+    """The package that drives `platform`, nothing started yet. Raises ConfigError where it is not installed."""
     try:
         if platform == "neuron":
-            import torch_neuronx as runtime  # pyright: ignore[reportMissingImports]
-        else:
-            os.environ["PJRT_DEVICE"] = PJRT_DEVICES[platform]
-            import torch_xla as runtime  # pyright: ignore[reportMissingImports]
+            return importlib.import_module("torch_neuronx")
+        os.environ["PJRT_DEVICE"] = PJRT_DEVICES[platform]
+        return importlib.import_module("torch_xla")
     except ImportError as error:
         package = "torch-neuronx" if platform == "neuron" else "torch_xla"
         raise ConfigError(
             f"device is {platform!r}, which needs {package} 2.9 beside torch 2.9; this Python has torch "
             f"{torch.__version__} and cannot import it: {error}"
         ) from error
-    import torch_xla  # pyright: ignore[reportMissingImports]
-    from torch_xla import runtime as xla_runtime  # pyright: ignore[reportMissingImports]
-
-    del runtime
-    found: Any = xla_runtime.device_type()
-    if found != PJRT_DEVICES[platform]:
-        raise ConfigError(f"device is {platform!r}, but this process already runs XLA on {found}")
-    return torch_xla.device()

@@ -44,6 +44,7 @@ class DrafterContext:
             head_dim=config.head_dim,
             device=self.backend.torch_device,
             dtype=self.backend.activation_dtype,
+            is_static=self.backend.compiles,
         )
 
 

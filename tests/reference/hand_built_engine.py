@@ -125,7 +125,7 @@ class TinyTarget:
             shape = self.shape
             sizes = (shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
             device, dtype = self.backend.torch_device, self.backend.activation_dtype
-            target_cache = PagedCache(*sizes, device, dtype)
+            target_cache = PagedCache(*sizes, device, dtype, self.backend.compiles)
             if speculative is not None:
                 drafter = self.drafter(config, speculative)
         if drafter is not None:

@@ -7,8 +7,8 @@ import pytest
 from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.devices.memory_plan import MemoryPlan, MemoryPool
 from replicas.engine import build_engine
-from replicas.engine_memory import Placement, cpu_placement, neuron_placement, plan_engine
-from replicas.engine_programs import buckets_of
+from replicas.engine_memory import Placement, cpu_placement, neuron_placement, placement_of, plan_engine
+from replicas.engine_programs import buckets_of, compiled_programs
 from replicas.errors import ConfigError
 from replicas.models.registry import target_config
 from tests.reference.k_policies import FixedK
@@ -56,6 +56,12 @@ def test_a_rank_on_a_neuroncore_holds_half_of_what_is_split(tiny_folder: Path, t
     assert two.target_weights - norms == (one.target_weights - norms) / 2
     # The target's KV heads are split; the head's only one is replicated.
     assert (one.block_bytes, two.block_bytes) == (16 * 9 * 64, 16 * 5 * 64)
+
+
+def test_traced_programs_hold_weights_of_their_own(tiny_folder: Path) -> None:
+    config = config_of(tiny_folder, None, device="neuron", dtype="bfloat16")
+    lazy, traced = (plan(c, placement_of(c)) for c in (config, config.model_copy(update={"executor": "trace"})))
+    assert traced.target_weights == len(compiled_programs(config)) * lazy.target_weights
 
 
 def test_what_does_not_fit_is_refused_before_a_weight_is_read(
