@@ -18,6 +18,7 @@ from serve_app.openai_protocol import CompletionRequest
 from serve_app.plain_answers import AnswerHead, Kind, collected, plain_answer
 from serve_app.request_body import body_of
 from serve_app.request_ids import http_request_id
+from serve_app.retries import opened, retried
 from serve_app.route_errors import answered
 from serve_app.served_models import ServedModels
 from serve_app.sse import ChunkWriter, EventStream, events
@@ -52,17 +53,16 @@ class GenerationRoutes:
         head = AnswerHead(f"{prefix}-{uuid4().hex}", int(time.time()), body.model)
         tools = body.offered_tools
         job = GenerationJob(head.id, prompt, sampling, num_choices, http_request_id.get(), tools)
-        stream = deltas(model.client, job, deadline)
-        if tools:
-            stream = with_tool_calls(stream, num_choices)
+
+        def begin(job: GenerationJob) -> AsyncGenerator[Delta, None]:
+            stream = deltas(model.client, job, deadline)
+            return with_tool_calls(stream, num_choices) if tools else stream
+
         if not body.stream:
-            choices = await unless_disconnected(request, collected(stream, num_choices))
-            return plain_answer(kind, head, choices, model.method)
+            whole = retried(job, deadline, lambda job: collected(begin(job), num_choices))
+            return plain_answer(kind, head, await unless_disconnected(request, whole), model.method)
         # The first step decides the status: a prompt that is too long, a full queue, a dead engine.
-        first = await unless_disconnected(request, _first(stream))
+        opening = retried(job, deadline, lambda job: opened(begin(job)))
+        first, stream = await unless_disconnected(request, opening)
         writer = ChunkWriter(kind, head, body.include_usage)
         return EventStream(events(first, stream, writer, body.include_usage, model.method), stream)
-
-
-async def _first(stream: AsyncGenerator[Delta, None]) -> Delta:
-    return await stream.__anext__()

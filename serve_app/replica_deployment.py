@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
 
-from replicas.errors import RequestError
+from replicas.errors import EngineDeadError, RequestError
 from replicas.request import GenerationRequest, RequestOutput
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.choices import choice_sampling, merged
@@ -16,6 +16,7 @@ from serve_app.exchangeable_k import ExchangeableK
 from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken, Tokenized, TokenizeJob
 from serve_app.k_policy import FixedK, k_policy_of
 from serve_app.live_settings import LiveConfig, ModelLive
+from serve_app.process_end import end_process_soon
 from serve_app.prompt_tokens import check_token_ids, token_ids_of
 from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
@@ -27,13 +28,20 @@ logger = logging.getLogger(__name__)
 class ModelReplica:
     """Holds the engine of one model; its methods run on the replica's event loop and never block it for long."""
 
-    def __init__(self, settings: ModelSettings, build_engine: EngineBuilder = build_own_engine) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings,
+        build_engine: EngineBuilder = build_own_engine,
+        end_process: Callable[[], None] = end_process_soon,
+    ) -> None:
+        """`end_process` ends the replica after its engine: it returns at once."""
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
         config = with_local_checkpoints(settings.engine)
         self._k_policy = k_policy = ExchangeableK(FixedK(0))
         # No method of this object: it has to go, and its engine with it, when its last user does.
         self._live = LiveConfig(ModelLive, lambda live: k_policy.use(k_policy_of(settings, live)))
         self._engine: AsyncEngine = build_engine(config, self._k_policy)
+        self._end_process = end_process
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve calls it with the deployment's user_config: at the start, and when that changes (ModelLive)."""
@@ -66,6 +74,9 @@ class ModelReplica:
             is_chat = bool(job.prompt) and isinstance(job.prompt[0], ChatMessage)
             param = "messages" if is_chat and error.param in (None, "prompt") else error.param or "prompt"
             raise RequestError(error.message, param, error.code) from None
+        except EngineDeadError:
+            self._end_process()
+            raise
 
     async def _choice(self, job: GenerationJob, token_ids: tuple[int, ...], choice: int) -> AsyncGenerator[Delta, None]:
         sampling = choice_sampling(job.sampling, choice)
@@ -97,13 +108,23 @@ class ModelReplica:
 
     async def stats(self) -> dict[str, float]:
         """The engine's figures. Raises EngineDeadError if it is dead."""
-        self._engine.check_health()
+        self._check_engine()
         return asdict(self._engine.stats())
 
     async def check_health(self) -> None:
-        """Serve calls it, and replaces the replica when it raises."""
-        self._engine.check_health()
+        """Serve calls it, and replaces the replica when it raises. A dead engine ends the process too.
+
+        Serve would wait for three failures, and the replica, which fails fast, would attract what it fails.
+        """
+        self._check_engine()
         self._live.started()
+
+    def _check_engine(self) -> None:
+        try:
+            self._engine.check_health()
+        except EngineDeadError:
+            self._end_process()
+            raise
 
     def _admitted(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         limit = self._live.current.max_prompt_tokens
