@@ -87,9 +87,10 @@ def test_no_attempt_begins_that_the_deadline_would_end_before_it_begins(monkeypa
 def test_tools_are_parsed_anew() -> None:
     call = ['<tool_call>{"name": "f", "argu', 'ments": {}}</tool_call>']
     attempts = iter(range(1))
-    pieces: Callable[[GenerationRequest], Script] = lambda _: (
-        call if next(attempts, None) is None else [call[0], ActorDiedError()]
-    )
+
+    def pieces(_: GenerationRequest) -> Script:
+        return call if next(attempts, None) is None else [call[0], ActorDiedError()]
+
     site = Site(pieces=pieces, max_model_len=1024)
     answer = site.chat(tools=[{"type": "function", "function": {"name": "f"}}]).json()
     [found] = answer["choices"][0]["message"]["tool_calls"]
