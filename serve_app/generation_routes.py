@@ -12,6 +12,7 @@ from serve_app.deadline import Deadline
 from serve_app.disconnects import unless_disconnected
 from serve_app.generation import Delta, GenerationJob
 from serve_app.live_settings import IngressLive
+from serve_app.metric_definitions import BROKEN, RETRIES
 from serve_app.model_client import deltas
 from serve_app.openai_chat import ChatCompletionRequest
 from serve_app.openai_protocol import CompletionRequest
@@ -58,11 +59,15 @@ class GenerationRoutes:
             stream = deltas(model.client, job, deadline)
             return with_tool_calls(stream, num_choices) if tools else stream
 
+        def on_retry() -> None:
+            model.count(RETRIES)
+
         if not body.stream:
-            whole = retried(job, deadline, lambda job: collected(begin(job), num_choices))
+            whole = retried(job, deadline, lambda job: collected(begin(job), num_choices), on_retry)
             return plain_answer(kind, head, await unless_disconnected(request, whole), model.method)
         # The first step decides the status: a prompt that is too long, a full queue, a dead engine.
-        opening = retried(job, deadline, lambda job: opened(begin(job)))
+        opening = retried(job, deadline, lambda job: opened(begin(job)), on_retry)
         first, stream = await unless_disconnected(request, opening)
         writer = ChunkWriter(kind, head, body.include_usage)
-        return EventStream(events(first, stream, writer, body.include_usage, model.method), stream)
+        content = events(first, stream, writer, body.include_usage, model.method, lambda: model.count(BROKEN))
+        return EventStream(content, stream)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -16,8 +16,11 @@ from serve_app.exchangeable_k import ExchangeableK
 from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken, Tokenized, TokenizeJob
 from serve_app.k_policy import FixedK, k_policy_of
 from serve_app.live_settings import LiveConfig, ModelLive
+from serve_app.metric_definitions import OF_REPLICA, Metric
+from serve_app.metric_recorder import RayRecorder, Recorder
 from serve_app.process_end import end_process_soon
 from serve_app.prompt_tokens import check_token_ids, token_ids_of
+from serve_app.replica_metrics import ReplicaMetrics, SequenceTimes
 from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
 from serve_app.token_scores import TokenScores
@@ -33,6 +36,7 @@ class ModelReplica:
         settings: ModelSettings,
         build_engine: EngineBuilder = build_own_engine,
         end_process: Callable[[], None] = end_process_soon,
+        recorder_of: Callable[[Sequence[Metric], str], Recorder] = RayRecorder,
     ) -> None:
         """`end_process` ends the replica after its engine: it returns at once."""
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
@@ -42,6 +46,7 @@ class ModelReplica:
         self._live = LiveConfig(ModelLive, lambda live: k_policy.use(k_policy_of(settings, live)))
         self._engine: AsyncEngine = build_engine(config, self._k_policy)
         self._end_process = end_process
+        self._metrics = ReplicaMetrics(recorder_of(OF_REPLICA, settings.id))
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve calls it with the deployment's user_config: at the start, and when that changes (ModelLive)."""
@@ -86,12 +91,16 @@ class ModelReplica:
             k = min(k, sampling.num_speculative_tokens)
         scores = TokenScores(self._engine.codec)
         request_id = f"{job.request_id}-{choice}" if choice else job.request_id
-        begin = time.perf_counter()
-        async with aclosing(self._engine.generate(GenerationRequest(request_id, token_ids, sampling))) as outputs:
-            async for output in outputs:
-                if output.finish_reason is not None:
-                    log_end(output, time.perf_counter() - begin)
-                yield _delta(output, k, scores.of(output), choice)
+        times, last = SequenceTimes(), None
+        try:
+            async with aclosing(self._engine.generate(GenerationRequest(request_id, token_ids, sampling))) as outputs:
+                async for last in outputs:
+                    times.saw(last)
+                    if last.finish_reason is not None:
+                        log_end(last, time.perf_counter() - times.begin)
+                    yield _delta(last, k, scores.of(last), choice)
+        finally:
+            self._metrics.ended(times, last)
 
     async def tokenize(self, job: TokenizeJob) -> Tokenized:
         """Tokens of a prompt. Raises RequestError."""
@@ -118,6 +127,9 @@ class ModelReplica:
         """
         self._check_engine()
         self._live.started()
+        stats = asdict(self._engine.stats())
+        k = self._k_policy.num_speculative_tokens(max(1, int(stats["running"])))
+        self._metrics.engine(stats, self._k_policy.counts, k)
 
     def _check_engine(self) -> None:
         try:

@@ -19,7 +19,12 @@ request that kills replicas does not get."""
 T = TypeVar("T")
 
 
-async def retried(job: GenerationJob, deadline: Deadline, work: Callable[[GenerationJob], Awaitable[T]]) -> T:
+async def retried(
+    job: GenerationJob,
+    deadline: Deadline,
+    work: Callable[[GenerationJob], Awaitable[T]],
+    on_retry: Callable[[], None] = lambda: None,
+) -> T:
     """The result of `work` for `job`, whose attempts differ in their request_id.
 
     Raises what `work` raises: a loss only after the last attempt, or where `deadline` leaves no time for another.
@@ -32,6 +37,7 @@ async def retried(job: GenerationJob, deadline: Deadline, work: Callable[[Genera
             if not is_replica_loss(error) or (remaining_s is not None and remaining_s <= pause_s):
                 raise
             logger.warning("%s lost its replica and is tried again: %s", job.request_id, type(error).__name__)
+            on_retry()
         await asyncio.sleep(pause_s)
     return await work(_attempt(job, len(PAUSES_S)))
 

@@ -56,8 +56,16 @@ class Outcome:
         return (self.times[-1] - self.times[0]) / (self.usage["completion_tokens"] - 1)
 
 
-def ask(url: str, stream: bool, outcome: Outcome, on_line: Callable[[], None] = lambda: None, **options: Any) -> None:
+def ask(
+    url: str,
+    stream: bool,
+    outcome: Outcome,
+    on_line: Callable[[], None] = lambda: None,
+    key: str | None = None,
+    **options: Any,
+) -> None:
     """One greedy completion; what happens goes into `outcome`."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 100, "temperature": 0, "ignore_eos": True} | options
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -65,7 +73,7 @@ def ask(url: str, stream: bool, outcome: Outcome, on_line: Callable[[], None] = 
     try:
         with (
             httpx.Client(timeout=150, trust_env=False) as http,
-            http.stream("POST", f"{url}/v1/completions", json=body) as answer,
+            http.stream("POST", f"{url}/v1/completions", json=body, headers=headers) as answer,
         ):
             outcome.status, outcome.headers = answer.status_code, answer.headers
             if stream and answer.status_code == 200:

@@ -20,7 +20,7 @@ from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE, free_p
 
 MODEL = "tiny"
 STEP_S = 0.02
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 500.0
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,14 +28,14 @@ def model(cluster: ServedCluster, weights: str = "old", **changes: Any) -> dict[
 
 
 @pytest.fixture(scope="module")
-def text(cluster: ServedCluster) -> Iterator[str]:
+def text(cluster: ServedCluster) -> str:
     """The application is there; what it says to the load's prompt."""
     cluster.deploy(model(cluster), {})
     cluster.wait_for_replicas(2)
     alone = Outcome(stream=False)
     ask(cluster.url, False, alone)
     assert alone.kind == "whole", alone
-    yield alone.text
+    return alone.text
 
 
 def loaded(cluster: ServedCluster) -> Load:
@@ -85,7 +84,6 @@ def test_an_engine_that_is_stuck_is_replaced_and_a_busy_one_stays(cluster: Serve
 
 
 def test_a_node_that_is_killed(cluster: ServedCluster, text: str) -> None:
-    # Its place comes first: nodes are lost one at a time.
     load = loaded(cluster)
     begun = [one for one in load.outcomes if one.times]
     before = {process.pid for process in cluster.replicas()}
