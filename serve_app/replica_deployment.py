@@ -176,6 +176,17 @@ def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None
 def log_end(output: RequestOutput, seconds: float) -> None:
     """One line a finished sequence."""
     acceptance = output.acceptance
+    fields: dict[str, object] = {
+        "sequence": output.request_id,
+        "finish_reason": output.finish_reason,
+        "seconds": round(seconds, 3),
+        "prompt_tokens": output.num_prompt_tokens,
+        "cached_tokens": output.num_cached_tokens,
+        "output_tokens": output.num_output_tokens,
+        "drafted": acceptance.drafted,
+        "accepted": acceptance.accepted,
+        "steps": acceptance.steps,
+    }
     logger.info(
         "%s: %s after %.3f s, %d prompt tokens (%d cached), %d output tokens, %d of %d drafts accepted in %d steps",
         output.request_id,
@@ -187,4 +198,5 @@ def log_end(output: RequestOutput, seconds: float) -> None:
         acceptance.accepted,
         acceptance.drafted,
         acceptance.steps,
+        extra={"fields": fields},
     )

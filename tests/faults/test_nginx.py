@@ -22,10 +22,11 @@ KEY = "a-key-of-the-test"
 def for_this_machine(text: str, port: int, servers: list[int], folder: Path) -> str:
     """The config with `servers` of this machine, without TLS, and with its files in `folder`."""
     (folder / "keys.map").write_text(f'"Bearer {KEY}" 1;\n')
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"    {kind}_temp_path {folder}/{kind};\n" for kind in kinds)
     changes = {
         "events {": f"daemon off;\npid {folder}/nginx.pid;\nerror_log {folder}/error.log;\nevents {{",
-        "http {": f"http {{\n    access_log off;\n    client_body_temp_path {folder}/body;\n    proxy_temp_path {folder}/proxy;\n"
-        f"    fastcgi_temp_path {folder}/f;\n    uwsgi_temp_path {folder}/u;\n    scgi_temp_path {folder}/s;",
+        "http {": f"http {{\n    access_log off;\n{folders}",
         "/etc/nginx/eyrie_keys.map": f"{folder}/keys.map",
         "listen 443 ssl;": f"listen 127.0.0.1:{port};",
         "10.0.1.11:8000": f"127.0.0.1:{servers[0]}",
