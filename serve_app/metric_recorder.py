@@ -46,7 +46,8 @@ class RayRecorder:
 
 
 def _made(metric: Metric) -> Any:
-    tags = (MODEL_TAG, *metric.tags)
+    # Ray's signature says a tuple of one.
+    tags: Any = (MODEL_TAG, *metric.tags)
     match metric.kind:
         case "counter":
             return metrics.Counter(metric.name, metric.meaning, tags)

@@ -7,8 +7,11 @@ The head has no `slot`, a resource that each other node has one of.
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import ray
 import yaml
 from ray import serve
@@ -40,13 +43,23 @@ def main(ports: list[int]) -> None:
             assert client is not None
             client.deploy_apps(ServeDeploySchema.model_validate(config), _blocking=False)
         elif command == "kill":
-            cluster.remove_node(nodes.pop(int(argument)), allow_graceful=False)
+            _kill(cluster, nodes.pop(int(argument)))
         elif command == "add":
             nodes[int(argument)] = _add(cluster, int(argument))
         print(json.dumps({"done": command}), file=answers, flush=True)
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()
+
+
+def _kill(cluster: Cluster, node: Any) -> None:
+    """As when a machine goes: the raylet and all that it started, at once."""
+    [raylet] = node.all_processes["raylet"]
+    processes = psutil.Process(raylet.process.pid).children(recursive=True)
+    for process in [psutil.Process(raylet.process.pid), *processes]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    cluster.remove_node(node, allow_graceful=False)
 
 
 def _add(cluster: Cluster, port: int) -> object:

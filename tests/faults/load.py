@@ -144,4 +144,4 @@ def counts(outcomes: list[Outcome]) -> dict[str, int]:
 
 def median_tpot_ms(outcomes: list[Outcome]) -> float:
     """Of the streams that are whole."""
-    return 1e3 * statistics.median(one.tpot_s for one in outcomes if one.kind == "whole")
+    return 1e3 * statistics.median(one.tpot_s for one in outcomes if one.stream and one.kind == "whole")

@@ -193,7 +193,8 @@ def test_clients_that_leave_the_queue_of_the_ingress(small: ServedCluster) -> No
         f"\nleft the ingress's queue: {len(queued)} clients, room {freed:.2f} s later; before them {counts(outcomes)}"
     )
     assert counts(outcomes) == {"stream whole": HELD}
-    assert generated == HELD * 200
+    # The refused ones' forerunners had a token each; one of those that left would have had fifty.
+    assert HELD * 200 <= generated < HELD * 200 + 50
 
 
 def test_clients_that_leave_between_the_hops(small: ServedCluster) -> None:

@@ -95,6 +95,7 @@ def test_a_node_that_is_killed(cluster: ServedCluster, text: str) -> None:
     ended = max(one.times[-1] for one in outcomes if one.times) - begin
     print(f"\nnode killed: {counts(outcomes)}, the last answer {ended:.1f} s later")
     check_nothing_is_lost(outcomes, begun, text)
+    assert counts(outcomes)["stream told"] >= 1
     cluster.tell(f"add {cluster.ports[1]}")
     replaced = cluster.wait_for_replicas(2, frozenset(before - {survivor}))
     print(f"a new node serves after {replaced:.1f} s")

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -35,8 +36,8 @@ def for_this_machine(text: str, port: int, servers: list[int], folder: Path) -> 
         "rate=20r/s": "rate=1000r/s",
     }
     for old, new in changes.items():
-        assert text.count(old) == 1 or old in ("events {", "http {"), old
-        text = text.replace(old, new, 1)
+        assert old in text
+        text = text.replace(old, new)
     return "\n".join(line for line in text.splitlines() if not line.strip().startswith("ssl_"))
 
 
@@ -65,7 +66,7 @@ def nginx(cluster: ServedCluster, tmp_path: Path) -> Iterator[str]:
 
 
 def test_nginx_before_two_proxies_while_one_node_dies(nginx: str, cluster: ServedCluster) -> None:
-    authorised = {"key": KEY}
+    authorised: dict[str, Any] = {"key": KEY}
     assert httpx.post(f"{nginx}/v1/completions", json={}).status_code == 401
     assert status_of(f"{nginx}/stats") == 404
     alone = Outcome(stream=True)
