@@ -4,8 +4,10 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 from replicas.config import EngineConfig
@@ -45,6 +47,8 @@ class AsyncEngine:
         self._subscribers: dict[str, _Subscriber] = {}
         self._failure: BaseException | None = None
         self._stopped = False
+        self._busy_since: float | None = None
+        """When the thread began what it does now, monotonic; None while it waits for commands."""
         built: Future[Engine] = Future()
         self._thread = threading.Thread(target=self._run, args=(build, built), name="engine", daemon=True)
         self._thread.start()
@@ -84,7 +88,16 @@ class AsyncEngine:
                 self._commands.put(lambda: self._abort(request.request_id))
 
     def check_health(self) -> None:
-        """Raises EngineDeadError if no step can run any more."""
+        """Raises EngineDeadError if no step can run any more, or if one takes longer than step_timeout_s.
+
+        That cannot be stopped: callers that wait are told, and the process is to be ended.
+        """
+        since = self._busy_since
+        if since is not None and not self._stopped and time.monotonic() - since > self.config.step_timeout_s:
+            limit_s = self.config.step_timeout_s
+            self._failure = TimeoutError(f"a step has not ended for more than step_timeout_s, {limit_s:g} s")
+            logger.error("%s: the engine is taken for stuck", self._failure)
+            self._end()
         if self._stopped:
             raise self._death()
 
@@ -93,9 +106,13 @@ class AsyncEngine:
         return self._stats
 
     def shutdown(self) -> None:
-        """End the thread after the step that is running; requests that are not finished get EngineDeadError."""
+        """End the thread after the step that is running; requests that are not finished get EngineDeadError.
+
+        A thread that is stuck is left behind.
+        """
         self._commands.put(None)
-        self._thread.join()
+        if not isinstance(self._failure, TimeoutError):
+            self._thread.join()
 
     def _run(self, build: Callable[[], Engine], built: "Future[Engine]") -> None:
         try:
@@ -106,23 +123,28 @@ class AsyncEngine:
             return
         built.set_result(self._engine)
         try:
-            while self._obey():
+            while self._obey() and not self._stopped:
+                self._busy_since = time.monotonic()
                 outputs = self._engine.step() if self._engine.has_work else []
                 self._stats = self._engine.stats()
                 for output in outputs:
                     self._publish(output)
         except BaseException as failure:
             logger.exception("the engine's step failed; no further step will run")
-            self._failure = failure
+            self._failure = self._failure or failure
         finally:
-            self._stopped = True
-            while not self._commands.empty():
-                command = self._commands.get()
+            self._end()
+
+    def _end(self) -> None:
+        """Tell everybody who waits, those too whose command did not reach the engine. Twice does no harm."""
+        self._stopped = True
+        with suppress(queue.Empty):
+            while True:
+                command = self._commands.get(block=False)
                 if command is not None:
                     command()
-            for subscriber in self._subscribers.values():
-                subscriber.tell(self._death())
-            self._subscribers.clear()
+        for subscriber in list(self._subscribers.values()):
+            subscriber.tell(self._death())
 
     def _death(self) -> EngineDeadError:
         cause = "it was shut down" if self._failure is None else repr(self._failure)
@@ -131,12 +153,14 @@ class AsyncEngine:
     def _obey(self) -> bool:
         """Carry out the commands that wait; blocks while there is nothing else to do. False means shut down."""
         while True:
+            self._busy_since = None
             try:
                 command = self._commands.get(block=not self._engine.has_work)
             except queue.Empty:
                 return True
             if command is None:
                 return False
+            self._busy_since = time.monotonic()
             command()
             self._stats = self._engine.stats()
 
@@ -152,7 +176,8 @@ class AsyncEngine:
             self._subscribers[request.request_id] = subscriber
 
     def _abort(self, request_id: str) -> None:
-        self._engine.abort(request_id)
+        if not self._stopped:
+            self._engine.abort(request_id)
         self._subscribers.pop(request_id, None)
 
     def _publish(self, output: RequestOutput) -> None:

@@ -96,6 +96,8 @@ class EngineConfig(BaseModel):
     """KV blocks; None makes room for `max_num_seqs` sequences of `max_model_len`, or as much as memory has."""
     max_num_batched_tokens: Annotated[int, Field(ge=16)] = 256
     """Prompt tokens that one step may run: longer prompts are prefilled in chunks between decode steps."""
+    step_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds after which a step is taken for stuck: the engine counts as dead, and its replica is replaced."""
     enable_prefix_caching: bool = True
     """Keep the KV of what was computed, as long as there is room, for prompts that begin alike."""
     speculative_config: SpeculativeConfig | None = None

@@ -55,6 +55,8 @@ class EngineStats:
     """Prompt tokens looked for in the prefix cache so far."""
     prefix_cache_hits: int
     """Those found."""
+    preemptions: int
+    """Times so far that a sequence had to give its blocks up, to be computed again."""
     programs: int
     """Different device programs that ran so far (replicas.runner.programs)."""
     programs_after_warm_up: int
@@ -157,6 +159,7 @@ class Engine:
             program_seconds=self._program_seconds,
             prefix_cache_queries=self._scheduler.prefix_cache_stats.queried_tokens,
             prefix_cache_hits=self._scheduler.prefix_cache_stats.hit_tokens,
+            preemptions=self._scheduler.num_preemptions,
             programs=self._runner.num_programs,
             programs_after_warm_up=self._runner.num_new_programs,
         )

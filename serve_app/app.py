@@ -13,8 +13,10 @@ from serve_app.api_keys import access_of
 from serve_app.engine_protocol import EngineBuilder, build_own_engine
 from serve_app.ingress import Ingress
 from serve_app.replica_deployment import ModelReplica
-from serve_app.settings import INGRESS_DEPLOYMENT, AppSettings, ModelSettings
+from serve_app.settings import INGRESS_DEPLOYMENT, INGRESS_DRAIN_MARGIN_S, AppSettings, ModelSettings
 
+HEALTH_CHECK_TIMEOUT_S = 30.0
+"""An event loop that does not answer for so long, three times running, is stuck; Serve replaces the replica."""
 DEVICE_VARIABLE = "EYRIE_DEVICE"
 
 
@@ -29,29 +31,42 @@ def build(args: AppSettings) -> Application:
 
 def build_application(settings: AppSettings, build_engine: EngineBuilder = build_own_engine) -> Application:
     """The application of `settings`, whose replicas make their engines with `build_engine`."""
-    overload = {"status_code": 429, "retry_after_s": float(settings.retry_after_s)}
-    handles = {model.id: _model_deployment(model, overload, build_engine) for model in settings.models}
+    handles = {model.id: _model_deployment(model, settings, build_engine) for model in settings.models}
     ingress = settings.ingress
     deployment = _deployment(cast("Any", serve).ingress()(Ingress))
     return deployment.options(
         name=INGRESS_DEPLOYMENT,
         num_replicas=ingress.num_replicas,
         max_ongoing_requests=ingress.max_ongoing_requests,
-        backpressure_config=overload,
         ray_actor_options={"num_cpus": ingress.num_cpus},
+        # A lone one stays until the next is there, or requests would wait in the proxy; several go one after another,
+        # and so need no CPUs beside those that they have.
+        max_surge_percent=100 if ingress.num_replicas == 1 else 0,
+        **_operation(settings, settings.drain_s + INGRESS_DRAIN_MARGIN_S),
     ).bind(settings, handles, access_of(settings))
 
 
-def _model_deployment(model: ModelSettings, overload: dict[str, Any], build_engine: EngineBuilder) -> Application:
+def _model_deployment(model: ModelSettings, settings: AppSettings, build_engine: EngineBuilder) -> Application:
     deployment = _deployment(ModelReplica)
     return deployment.options(
         name=model.deployment_name,
         autoscaling_config=model.autoscaling.model_dump(exclude_none=True),
         max_ongoing_requests=model.num_ongoing_requests,
         max_queued_requests=model.max_queued_requests,
-        backpressure_config=overload,
         ray_actor_options=model.ray_actor_options,
+        **_operation(settings, settings.drain_s),
     ).bind(model, build_engine)
+
+
+def _operation(settings: AppSettings, drain_s: float) -> dict[str, Any]:
+    """Options of every deployment: overload, health, and the end of a replica (docs/decisions/0022-faults.md)."""
+    return {
+        "backpressure_config": {"status_code": 429, "retry_after_s": float(settings.retry_after_s)},
+        "graceful_shutdown_timeout_s": drain_s,
+        "graceful_shutdown_wait_loop_s": 0.5,
+        "health_check_period_s": settings.health_check_period_s,
+        "health_check_timeout_s": HEALTH_CHECK_TIMEOUT_S,
+    }
 
 
 def _deployment(kind: Any) -> Any:

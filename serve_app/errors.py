@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import cast
 
-from ray.exceptions import RayActorError, RayTaskError
+from grpc.aio import AioRpcError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,6 +21,19 @@ logger = logging.getLogger(__name__)
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+
+LOSSES = (
+    EngineDeadError,
+    RayActorError,
+    ReplicaUnavailableError,
+    WorkerCrashedError,
+    # By reference, from a node that is gone.
+    NodeDiedError,
+    ObjectLostError,
+    # Over gRPC, in the middle of a stream, for anything but an unavailable replica.
+    AioRpcError,
+)
+"""How Ray and Serve tell that a replica, its process or its node is gone."""
 
 STATUS_OF_CODE = {"model_not_found": 404, "request_too_large": 413}
 """Of a RequestError; 400 for all others."""
@@ -55,8 +69,7 @@ def error_answer(error: BaseException) -> ErrorAnswer:
 
     What is nobody's input is logged here, and its text is kept from the client.
     """
-    while isinstance(error, RayTaskError):
-        error = cast("BaseException", error.cause)  # pyright: ignore[reportUnknownMemberType]
+    error = _cause(error)
     match error:
         case RequestError():
             status = STATUS_OF_CODE.get(error.code or "", 400)
@@ -68,15 +81,11 @@ def error_answer(error: BaseException) -> ErrorAnswer:
         case RequestTimeoutError():
             return ErrorAnswer(408, str(error), "timeout_error", code="request_timeout")
         case EngineDeadError():
-            logger.error("%s", error)
-            return ErrorAnswer(
-                503, "the model's engine has stopped and is being replaced", SERVER_ERROR, code="engine_dead"
-            )
-        case RayActorError() | ReplicaUnavailableError() | DeploymentUnavailableError():
-            logger.error("%s", error)
-            return ErrorAnswer(
-                503, "the model's replica is gone and is being replaced", SERVER_ERROR, code="replica_lost"
-            )
+            return _lost(error, "the model's engine has stopped and is being replaced", "engine_dead")
+        case _ if isinstance(error, LOSSES):
+            return _lost(error, "the model's replica is gone and is being replaced", "replica_lost")
+        case DeploymentUnavailableError():
+            return _lost(error, "the model could not be deployed", "model_unavailable")
         case HTTPException():
             return ErrorAnswer(
                 error.status_code, error.detail, code=_code(error.status_code), headers=error.headers or {}
@@ -84,6 +93,22 @@ def error_answer(error: BaseException) -> ErrorAnswer:
         case _:
             logger.error("a request failed", exc_info=error)
             return ErrorAnswer(500, "internal error; the server's log tells more", SERVER_ERROR, code="internal_error")
+
+
+def is_replica_loss(error: BaseException) -> bool:
+    """True if the replica or its engine is gone: another one can do the same work."""
+    return isinstance(_cause(error), LOSSES)
+
+
+def _cause(error: BaseException) -> BaseException:
+    while isinstance(error, RayTaskError):
+        error = cast("BaseException", error.cause)  # pyright: ignore[reportUnknownMemberType]
+    return error
+
+
+def _lost(error: BaseException, message: str, code: str) -> ErrorAnswer:
+    logger.error("%s", error)
+    return ErrorAnswer(503, message, SERVER_ERROR, code=code)
 
 
 async def handle_error(request: Request, error: Exception) -> Response:

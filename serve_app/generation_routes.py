@@ -12,12 +12,14 @@ from serve_app.deadline import Deadline
 from serve_app.disconnects import unless_disconnected
 from serve_app.generation import Delta, GenerationJob
 from serve_app.live_settings import IngressLive
+from serve_app.metric_definitions import BROKEN, RETRIES
 from serve_app.model_client import deltas
 from serve_app.openai_chat import ChatCompletionRequest
 from serve_app.openai_protocol import CompletionRequest
 from serve_app.plain_answers import AnswerHead, Kind, collected, plain_answer
 from serve_app.request_body import body_of
 from serve_app.request_ids import http_request_id
+from serve_app.retries import opened, retried
 from serve_app.route_errors import answered
 from serve_app.served_models import ServedModels
 from serve_app.sse import ChunkWriter, EventStream, events
@@ -52,17 +54,20 @@ class GenerationRoutes:
         head = AnswerHead(f"{prefix}-{uuid4().hex}", int(time.time()), body.model)
         tools = body.offered_tools
         job = GenerationJob(head.id, prompt, sampling, num_choices, http_request_id.get(), tools)
-        stream = deltas(model.client, job, deadline)
-        if tools:
-            stream = with_tool_calls(stream, num_choices)
+
+        def begin(job: GenerationJob) -> AsyncGenerator[Delta, None]:
+            stream = deltas(model.client, job, deadline)
+            return with_tool_calls(stream, num_choices) if tools else stream
+
+        def on_retry() -> None:
+            model.count(RETRIES)
+
         if not body.stream:
-            choices = await unless_disconnected(request, collected(stream, num_choices))
-            return plain_answer(kind, head, choices, model.method)
+            whole = retried(job, deadline, lambda job: collected(begin(job), num_choices), on_retry)
+            return plain_answer(kind, head, await unless_disconnected(request, whole), model.method)
         # The first step decides the status: a prompt that is too long, a full queue, a dead engine.
-        first = await unless_disconnected(request, _first(stream))
+        opening = retried(job, deadline, lambda job: opened(begin(job)), on_retry)
+        first, stream = await unless_disconnected(request, opening)
         writer = ChunkWriter(kind, head, body.include_usage)
-        return EventStream(events(first, stream, writer, body.include_usage, model.method), stream)
-
-
-async def _first(stream: AsyncGenerator[Delta, None]) -> Delta:
-    return await stream.__anext__()
+        content = events(first, stream, writer, body.include_usage, model.method, lambda: model.count(BROKEN))
+        return EventStream(content, stream)

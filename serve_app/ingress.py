@@ -16,6 +16,8 @@ from serve_app.api_keys import Access, ApiKeyMiddleware
 from serve_app.errors import handle_error
 from serve_app.generation_routes import GenerationRoutes
 from serve_app.live_settings import IngressLive, LiveConfig
+from serve_app.metric_definitions import OF_INGRESS
+from serve_app.metric_recorder import RayRecorder
 from serve_app.model_client import HandleClient
 from serve_app.model_routes import ModelRoutes
 from serve_app.openai_chat import ChatCompletionRequest
@@ -75,7 +77,8 @@ class Ingress:
     def __init__(self, settings: AppSettings, handles: Mapping[str, Any], access: Access) -> None:
         created = int(time.time())
         self._models = {
-            model.id: ServedModel(model, HandleClient(handles[model.id]), created) for model in settings.models
+            model.id: ServedModel(model, HandleClient(handles[model.id]), created, RayRecorder(OF_INGRESS, model.id))
+            for model in settings.models
         }
         self._request_timeout_s = settings.request_timeout_s
         self._access = access

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from replicas.errors import ConfigError
-from serve_app.logs import LogLevel, write_logs
+from serve_app.logs import LogFormat, LogLevel, write_logs
 from serve_app.openai_protocol import MAX_CHOICES
 from serve_app.validation_sentences import sentences
 
@@ -21,6 +21,8 @@ class _Live(BaseModel):
 
     log_level: LogLevel = "INFO"
     """Of our own lines in the deployment's log."""
+    log_format: LogFormat = "text"
+    """json: an object a line, with the request's id."""
 
 
 class IngressLive(_Live):
@@ -83,5 +85,5 @@ class LiveConfig(Generic[Live]):
 
     def _take(self, settings: Live) -> None:
         self._apply(settings)
-        write_logs(settings.log_level)
+        write_logs(settings.log_level, settings.log_format)
         self.current = settings

@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
 
-from replicas.errors import RequestError
+from replicas.errors import EngineDeadError, RequestError
 from replicas.request import GenerationRequest, RequestOutput
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.choices import choice_sampling, merged
@@ -16,7 +16,11 @@ from serve_app.exchangeable_k import ExchangeableK
 from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken, Tokenized, TokenizeJob
 from serve_app.k_policy import FixedK, k_policy_of
 from serve_app.live_settings import LiveConfig, ModelLive
+from serve_app.metric_definitions import OF_REPLICA, Metric
+from serve_app.metric_recorder import RayRecorder, Recorder
+from serve_app.process_end import end_process_soon
 from serve_app.prompt_tokens import check_token_ids, token_ids_of
+from serve_app.replica_metrics import ReplicaMetrics, SequenceTimes
 from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
 from serve_app.token_scores import TokenScores
@@ -27,13 +31,22 @@ logger = logging.getLogger(__name__)
 class ModelReplica:
     """Holds the engine of one model; its methods run on the replica's event loop and never block it for long."""
 
-    def __init__(self, settings: ModelSettings, build_engine: EngineBuilder = build_own_engine) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings,
+        build_engine: EngineBuilder = build_own_engine,
+        end_process: Callable[[], None] = end_process_soon,
+        recorder_of: Callable[[Sequence[Metric], str], Recorder] = RayRecorder,
+    ) -> None:
+        """`end_process` ends the replica after its engine: it returns at once."""
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
         config = with_local_checkpoints(settings.engine)
         self._k_policy = k_policy = ExchangeableK(FixedK(0))
         # No method of this object: it has to go, and its engine with it, when its last user does.
         self._live = LiveConfig(ModelLive, lambda live: k_policy.use(k_policy_of(settings, live)))
         self._engine: AsyncEngine = build_engine(config, self._k_policy)
+        self._end_process = end_process
+        self._metrics = ReplicaMetrics(recorder_of(OF_REPLICA, settings.id))
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve calls it with the deployment's user_config: at the start, and when that changes (ModelLive)."""
@@ -66,6 +79,9 @@ class ModelReplica:
             is_chat = bool(job.prompt) and isinstance(job.prompt[0], ChatMessage)
             param = "messages" if is_chat and error.param in (None, "prompt") else error.param or "prompt"
             raise RequestError(error.message, param, error.code) from None
+        except EngineDeadError:
+            self._end_process()
+            raise
 
     async def _choice(self, job: GenerationJob, token_ids: tuple[int, ...], choice: int) -> AsyncGenerator[Delta, None]:
         sampling = choice_sampling(job.sampling, choice)
@@ -75,12 +91,16 @@ class ModelReplica:
             k = min(k, sampling.num_speculative_tokens)
         scores = TokenScores(self._engine.codec)
         request_id = f"{job.request_id}-{choice}" if choice else job.request_id
-        begin = time.perf_counter()
-        async with aclosing(self._engine.generate(GenerationRequest(request_id, token_ids, sampling))) as outputs:
-            async for output in outputs:
-                if output.finish_reason is not None:
-                    log_end(output, time.perf_counter() - begin)
-                yield _delta(output, k, scores.of(output), choice)
+        times, last = SequenceTimes(), None
+        try:
+            async with aclosing(self._engine.generate(GenerationRequest(request_id, token_ids, sampling))) as outputs:
+                async for last in outputs:
+                    times.saw(last)
+                    if last.finish_reason is not None:
+                        log_end(last, time.perf_counter() - times.begin)
+                    yield _delta(last, k, scores.of(last), choice)
+        finally:
+            self._metrics.ended(times, last)
 
     async def tokenize(self, job: TokenizeJob) -> Tokenized:
         """Tokens of a prompt. Raises RequestError."""
@@ -97,13 +117,26 @@ class ModelReplica:
 
     async def stats(self) -> dict[str, float]:
         """The engine's figures. Raises EngineDeadError if it is dead."""
-        self._engine.check_health()
+        self._check_engine()
         return asdict(self._engine.stats())
 
     async def check_health(self) -> None:
-        """Serve calls it, and replaces the replica when it raises."""
-        self._engine.check_health()
+        """Serve calls it, and replaces the replica when it raises. A dead engine ends the process too.
+
+        Serve would wait for three failures, and the replica, which fails fast, would attract what it fails.
+        """
+        self._check_engine()
         self._live.started()
+        stats = asdict(self._engine.stats())
+        k = self._k_policy.num_speculative_tokens(max(1, int(stats["running"])))
+        self._metrics.engine(stats, self._k_policy.counts, k)
+
+    def _check_engine(self) -> None:
+        try:
+            self._engine.check_health()
+        except EngineDeadError:
+            self._end_process()
+            raise
 
     def _admitted(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         limit = self._live.current.max_prompt_tokens
@@ -143,6 +176,17 @@ def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None
 def log_end(output: RequestOutput, seconds: float) -> None:
     """One line a finished sequence."""
     acceptance = output.acceptance
+    fields: dict[str, object] = {
+        "sequence": output.request_id,
+        "finish_reason": output.finish_reason,
+        "seconds": round(seconds, 3),
+        "prompt_tokens": output.num_prompt_tokens,
+        "cached_tokens": output.num_cached_tokens,
+        "output_tokens": output.num_output_tokens,
+        "drafted": acceptance.drafted,
+        "accepted": acceptance.accepted,
+        "steps": acceptance.steps,
+    }
     logger.info(
         "%s: %s after %.3f s, %d prompt tokens (%d cached), %d output tokens, %d of %d drafts accepted in %d steps",
         output.request_id,
@@ -154,4 +198,5 @@ def log_end(output: RequestOutput, seconds: float) -> None:
         acceptance.accepted,
         acceptance.drafted,
         acceptance.steps,
+        extra={"fields": fields},
     )

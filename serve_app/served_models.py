@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from replicas.errors import RequestError
+from serve_app.metric_definitions import Metric
+from serve_app.metric_recorder import Recorder
 from serve_app.model_client import ModelClient
 from serve_app.openai_responses import Model, ModelSpeculation
 from serve_app.settings import ModelSettings
@@ -16,6 +18,13 @@ class ServedModel:
     settings: ModelSettings
     client: ModelClient
     created: int
+    recorder: Recorder | None = None
+    """Of the ingress's own metrics; None: nobody reads them."""
+
+    def count(self, metric: Metric) -> None:
+        """One more."""
+        if self.recorder is not None:
+            self.recorder.add(metric, 1)
 
     @property
     def method(self) -> str | None:

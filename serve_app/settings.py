@@ -20,6 +20,10 @@ REPLICA_VARIABLES = {
 NEURON_CORES = "neuron_cores"
 """Ray's name of the resource; a process that holds some finds their numbers in NEURON_RT_VISIBLE_CORES."""
 
+DRAIN_S = 600.0
+INGRESS_DRAIN_MARGIN_S = 30.0
+"""The ingress outlives the replicas, so that it can tell clients of what became of their streams."""
+
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -182,11 +186,20 @@ class AppSettings(_Settings):
     """A request that takes longer is stopped with an error, which a stream gets as its last event."""
     retry_after_s: Annotated[int, Field(ge=0)] = 1
     """The Retry-After header of a 429."""
+    drain_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """How long a replica that is to go may finish its requests; null: request_timeout_s, or 600 without."""
+    health_check_period_s: Annotated[float, Field(gt=0)] = 2
+    """How often Serve asks a replica whether it is well; a lost one is replaced about so much later."""
 
     @property
     def deployment_names(self) -> list[str]:
         """Every deployment of the application."""
         return [INGRESS_DEPLOYMENT, *(model.deployment_name for model in self.models)]
+
+    @property
+    def drain_s(self) -> float:
+        """`drain_timeout_s`, with its default filled in."""
+        return self.drain_timeout_s or self.request_timeout_s or DRAIN_S
 
     def on_device(self, device: str) -> "AppSettings":
         """The same application with every model on `device`, to try a deployment where its device is not.

@@ -1,7 +1,7 @@
 """Server-sent events: an answer's chunks as bytes, and the response that carries them."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -48,7 +48,12 @@ class ChunkWriter:
 
 
 async def events(
-    first: Delta, rest: AsyncGenerator[Delta, None], writer: ChunkWriter, include_usage: bool, method: str | None
+    first: Delta,
+    rest: AsyncGenerator[Delta, None],
+    writer: ChunkWriter,
+    include_usage: bool,
+    method: str | None,
+    on_error: Callable[[], None],
 ) -> AsyncGenerator[bytes, None]:
     """The whole body: a chunk a step that has news, perhaps the usage, or else an error; and always one [DONE]."""
     lasts = {first.choice: first}
@@ -63,6 +68,7 @@ async def events(
             yield writer.usage([lasts[choice] for choice in sorted(lasts)], method)
     except Exception as error:
         # The status has long been sent: the client can only be told inside the stream.
+        on_error()
         yield b"data: " + error_answer(error).body() + b"\n\n"
     yield DONE
 

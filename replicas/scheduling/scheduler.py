@@ -60,6 +60,8 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self.prefix_cache_stats = PrefixCacheStats()
+        self.num_preemptions = 0
+        """So far."""
 
     @property
     def num_running(self) -> int:
@@ -296,6 +298,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Give up the blocks; the sequence is recomputed, prompt and output, when there is room again."""
+        self.num_preemptions += 1
         self._running.remove(sequence)
         self._release(sequence)
         sequence.num_computed = 0

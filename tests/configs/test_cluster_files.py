@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,23 @@ def ray_up() -> dict[str, Any]:
 
 def test_every_file_is_known_here() -> None:
     assert sorted(path.name for path in CLUSTER.iterdir()) == ["kuberay_inf2.yaml", "nginx.conf", "ray_up_inf2.yaml"]
+
+
+def test_every_node_runs_serve_as_make_serve_does(ray_up: dict[str, Any], manifests: dict[str, Any]) -> None:
+    makefile = (CONFIGS.parent / "Makefile").read_text()
+    wanted = set(re.findall(r"RAY_SERVE_[A-Z_]+=\d", makefile))
+    assert len(wanted) == 3
+    for key in ("head", "worker"):
+        [start] = [command for command in ray_up[f"{key}_start_ray_commands"] if "ray start" in command]
+        assert wanted <= set(start.split())
+    cluster = manifests["RayService"]["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        [container] = group["template"]["spec"]["containers"]
+        assert {f"{one['name']}={one['value']}" for one in container["env"]} == wanted
+    document = (CONFIGS.parent / "docs" / "operations.md").read_text()
+    assert {f"`{name}` | {value}" for name, value in (item.split("=") for item in wanted)} <= set(
+        re.findall(r"`RAY_SERVE_[A-Z_]+` \| \d", document)
+    )
 
 
 class TestServeFile:

@@ -12,6 +12,7 @@ import pytest
 from replicas.async_engine import AsyncEngine
 from replicas.engine import Engine, EngineStats
 from replicas.errors import CheckpointError, EngineDeadError, RequestError
+from replicas.scheduling.step_plan import StepPlan, StepResult
 from tests.reference.hand_built_engine import Answer, Bench, TinyTarget, generate, greedy_request
 from tests.reference.k_policies import FixedK
 from tests.reference.tiny_checkpoints import END
@@ -153,6 +154,66 @@ def test_a_failing_step_ends_every_stream_and_the_engine(tiny_target: TinyTarget
         engine.check_health()
         asyncio.run(main(engine))
     assert len(bench.runner.steps) == 6
+
+
+def test_a_step_that_does_not_end_ends_every_stream_and_those_that_it_kept_waiting(tiny_target: TinyTarget) -> None:
+    bench = new_bench(tiny_target, step_timeout_s=0.2)
+    execute, never, stuck = bench.runner.execute, threading.Event(), threading.Event()
+
+    def hang(plan: StepPlan) -> StepResult:
+        if len(bench.runner.steps) == 3:
+            stuck.set()
+            never.wait(60)
+        return execute(plan)
+
+    bench.runner.execute = hang
+
+    async def main(engine: AsyncEngine) -> None:
+        streams = [asyncio.create_task(collect(engine, str(i), prompt, 100)) for i, prompt in enumerate(PROMPTS)]
+        await asyncio.to_thread(stuck.wait, 30)
+        streams.append(asyncio.create_task(collect(engine, "its command is never read", PROMPTS[0], 5)))
+        while True:
+            await asyncio.sleep(0.01)
+            try:
+                engine.check_health()
+            except EngineDeadError:
+                break
+        for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 10):
+            assert isinstance(result, EngineDeadError)
+            assert "step_timeout_s, 0.2 s" in str(result)
+        with pytest.raises(EngineDeadError):
+            await asyncio.wait_for(collect(engine, "late", PROMPTS[0], 5), 5)
+
+    with running(bench) as engine:
+        asyncio.run(main(engine))
+    # The end of the block did not wait for the thread, which ends when its step does, without another one.
+    never.set()
+    engine._thread.join(30)
+    assert len(bench.runner.steps) == 4
+
+
+def test_a_busy_engine_is_healthy_however_long_it_is_busy(tiny_target: TinyTarget) -> None:
+    bench = new_bench(tiny_target, step_timeout_s=0.2, max_model_len=512)
+    execute = bench.runner.execute
+
+    def slowly(plan: StepPlan) -> StepResult:
+        time.sleep(0.01)
+        return execute(plan)
+
+    bench.runner.execute = slowly
+
+    async def main(engine: AsyncEngine) -> None:
+        begin, answer = time.monotonic(), asyncio.create_task(collect(engine, "a", PROMPTS[0], 60))
+        while not answer.done():
+            engine.check_health()
+            await asyncio.sleep(0.002)
+        assert time.monotonic() - begin > 3 * 0.2
+        assert len(answer.result().token_ids) == 60
+        await asyncio.sleep(0.3)  # And so is an idle one.
+        engine.check_health()
+
+    with running(bench) as engine:
+        asyncio.run(main(engine))
 
 
 def test_shutdown_ends_open_streams_and_refuses_new_ones(tiny_target: TinyTarget) -> None:

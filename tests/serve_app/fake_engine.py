@@ -153,11 +153,16 @@ class LocalClient:
             self.engines.append(FakeEngine(config, k_policy, pieces))
             return self.engines[-1]
 
-        self.replica = ModelReplica(settings, build)
+        self.process_ends = 0
+        """How often the replica asked for its end."""
+        self.replica = ModelReplica(settings, build, self._end_process)
 
     @property
     def engine(self) -> FakeEngine:
         return self.engines[0]
+
+    def _end_process(self) -> None:
+        self.process_ends += 1
 
     def generate(self, job: GenerationJob) -> LocalStream:
         return LocalStream(self.replica.generate(job))

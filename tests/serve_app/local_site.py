@@ -16,6 +16,7 @@ from serve_app.api_keys import Access
 from serve_app.generation import Delta, GenerationJob
 from serve_app.ingress import build_http_app
 from serve_app.live_settings import IngressLive
+from serve_app.metric_recorder import Recorder
 from serve_app.served_models import ServedModel
 from serve_app.settings import ModelSettings
 from tests.serve_app.fake_engine import LocalClient, LocalStream, Pieces
@@ -57,6 +58,7 @@ class Site:
         max_model_len: int = 64,
         last: FinishReason = "stop",
         live: IngressLive = IngressLive(),  # noqa: B008 (frozen)
+        recorder: Recorder | None = None,
     ) -> None:
         settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": max_model_len}
         if drafter:
@@ -64,7 +66,8 @@ class Site:
         self.settings = model = ModelSettings.model_validate(settings)
         self.client = kind(model, PIECES if pieces is None else pieces)
         self.client.engine.last = last
-        self.app: FastAPI = build_http_app({"m": ServedModel(model, self.client, 1)}, timeout_s, access, lambda: live)
+        served = {"m": ServedModel(model, self.client, 1, recorder)}
+        self.app: FastAPI = build_http_app(served, timeout_s, access, lambda: live)
         # As Serve does with every application of an ingress.
         self.app.add_exception_handler(BackPressureError, _serves_own_answer)
 

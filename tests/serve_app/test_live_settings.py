@@ -65,7 +65,10 @@ def test_k_changes_in_the_engine_that_runs(tmp_path: Path, before_the_start: boo
     [
         ({"num_speculative_tokens": 4}, "got 4; allowed without a restart: 0, 1, 2, 3, which this model's engine was"),
         ({"num_speculative_tokens": -1}, "num_speculative_tokens: got -1"),
-        ({"num_spec_tokens": 1}, "num_spec_tokens: unknown key; allowed: log_level, num_speculative_tokens"),
+        (
+            {"num_spec_tokens": 1},
+            "num_spec_tokens: unknown key; allowed: log_level, log_format, num_speculative_tokens",
+        ),
         ({"log_level": "LOUD"}, "log_level: got 'LOUD'; it should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR'"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens: got 0"),
         ("fast", "got 'fast'"),
