@@ -87,6 +87,7 @@ class AsyncEngine:
         """Raises EngineDeadError if no step can run any more."""
         if self._stopped:
             raise self._death()
+        self._engine.check_health()
 
     def stats(self) -> EngineStats:
         """Figures as of the last step or command."""
@@ -123,6 +124,7 @@ class AsyncEngine:
             for subscriber in self._subscribers.values():
                 subscriber.tell(self._death())
             self._subscribers.clear()
+            self._engine.close()
 
     def _death(self) -> EngineDeadError:
         cause = "it was shut down" if self._failure is None else repr(self._failure)
