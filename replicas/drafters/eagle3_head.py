@@ -104,7 +104,7 @@ def own_embedding(weights: LayerWeights, target: ModelConfig, shared: Embedding)
     The target's may have more rows, for tokens that do not exist: zeros stand for them.
     """
     config, name = weights.config, f"{weights.prefix}embed_tokens.weight"
-    most = max(config.vocab_size, shared.num_rows)
+    most = max(config.vocab_size, shared.shape[0])
     rows = weights.share.even(config.vocab_size, most)
     own = weights.checkpoint.optional(name, rows, weights.hidden)
     if own is not None:

@@ -24,9 +24,10 @@ class Embedding:
         self._rank = rank_tensor(backend)
 
     @property
-    def num_rows(self) -> int:
-        """Of all ranks, padding among them."""
-        return len(self._part) * self._collectives.size
+    def shape(self) -> tuple[int, int]:
+        """Tokens of all ranks, padding among them, and the hidden size."""
+        rows, hidden = self._part.shape
+        return rows * self._collectives.size, hidden
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         if self._collectives.size == 1:
