@@ -30,7 +30,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla serve test test-xla test-cluster test-faults test-nginx test-api soak sweep bench-check check format clean
+.PHONY: help setup setup-xla serve test test-xla test-cluster test-faults test-nginx test-ranks test-api soak sweep bench-check check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ test-faults: $(VENV)/installed-dev ## Kill, stall, overload and leave a served t
 # Nothing is installed silently: on Debian, apt-get install nginx-light.
 test-nginx: $(VENV)/installed-dev ## configs/cluster/nginx.conf in a real nginx, while a node behind it dies
 	$(PY) -m pytest tests/faults -m nginx -s $(PYTEST_ARGS)
+
+test-ranks: setup $(VENV)/installed-dev ## Tensor parallelism with four processes, and of the demo model with two (1 minute)
+	$(PY) -m pytest -m ranks $(PYTEST_ARGS)
 
 test-api: setup $(VENV)/installed-dev $(VENV)/installed-dev-api ## Run other people's clients against the API: schemathesis, LangChain
 	$(PY) -m pytest tests/outside --timeout 3600 $(PYTEST_ARGS)

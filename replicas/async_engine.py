@@ -100,6 +100,7 @@ class AsyncEngine:
             self._end()
         if self._stopped:
             raise self._death()
+        self._engine.check_health()
 
     def stats(self) -> EngineStats:
         """Figures as of the last step or command."""
@@ -134,6 +135,7 @@ class AsyncEngine:
             self._failure = self._failure or failure
         finally:
             self._end()
+            self._engine.close()
 
     def _end(self) -> None:
         """Tell everybody who waits, those too whose command did not reach the engine. Twice does no harm."""

@@ -83,9 +83,9 @@ class EngineConfig(BaseModel):
     executor: Literal["lazy", "trace"] = "lazy"
     """On NeuronCores, how programs get there: trace runs without Python, but holds the weights once a program."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=32)] = 1
-    """Ranks that share the model, each on a NeuronCore of its own."""
+    """Ranks that share the model: processes, each on a NeuronCore of its own, or on the CPU with `num_threads` each."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of one product on the CPU; None leaves torch's choice."""
+    """Threads of one product of one rank on the CPU; None divides the cores among the ranks."""
     max_model_len: Annotated[int, Field(ge=16)] = 2048
     """Tokens of a sequence, prompt and output together."""
     max_num_seqs: Annotated[int, Field(ge=1, le=256)] = 8
@@ -127,4 +127,9 @@ class EngineConfig(BaseModel):
             raise ValueError(f"deterministic is true, but device is {self.device}: only cpu can promise that")
         if self.device != "cpu" and self.num_threads is not None:
             raise ValueError(f"num_threads is {self.num_threads}, but device is {self.device}: only cpu has threads")
+        ranks = self.tensor_parallel_size
+        if self.device == "xla-cpu" and ranks > 1:
+            raise ValueError(f"tensor_parallel_size is {ranks}; on device xla-cpu it must be 1")
+        if self.deterministic and ranks > 1:
+            raise ValueError(f"deterministic is true, but tensor_parallel_size is {ranks}: 1 alone can promise that")
         return self

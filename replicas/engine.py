@@ -2,36 +2,29 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
-
 from replicas.config import EngineConfig
-from replicas.devices.cpu import CpuBackend
-from replicas.devices.device_backend import DeviceBackend
 from replicas.devices.environment import probe
-from replicas.devices.neuron_trace import NeuronTraceBackend
 from replicas.devices.start_checks import cpu_findings, neuron_findings, require
-from replicas.devices.xla_neuron import XlaBackend
-from replicas.drafters.drafter import Drafter
-from replicas.drafters.registry import DRAFTERS, DrafterContext
+from replicas.drafters.registry import DRAFTERS
 from replicas.engine_memory import placement_of, plan_engine
 from replicas.engine_programs import buckets_of, compiled_programs
-from replicas.errors import ConfigError, RequestError
+from replicas.engine_runner import Drafters
+from replicas.errors import RequestError
 from replicas.kv_cache.block_allocator import BlockAllocator
-from replicas.kv_cache.paged_cache import PagedCache
 from replicas.kv_cache.prefix_cache import PrefixCache
 from replicas.models.model_config import ModelConfig
-from replicas.models.registry import load_target, target_config
+from replicas.models.registry import target_config
 from replicas.models.source import resolve_model
 from replicas.request import GenerationRequest, RequestOutput
-from replicas.runner.model_runner import ModelRunner
+from replicas.runner.step_runner import StepRunner
 from replicas.scheduling.k_policy import KPolicy, allowed_k
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.token_choice import token_choice
 from replicas.structured_output import Grammars
+from replicas.tensor_parallel.start import start_group
 from replicas.text_codec import TextCodec
 
 logger = logging.getLogger(__name__)
@@ -73,7 +66,7 @@ class Engine:
         shape: ModelConfig,
         scheduler: Scheduler,
         allocator: BlockAllocator,
-        runner: ModelRunner,
+        runner: StepRunner,
     ) -> None:
         self.config = config
         self.codec = codec
@@ -146,6 +139,14 @@ class Engine:
         """Run the programs once, on padding (ModelRunner.warm_up); returns how many."""
         return self._runner.warm_up()
 
+    def check_health(self) -> None:
+        """Raises EngineDeadError if a rank has ended. Callable from any thread."""
+        self._runner.check_health()
+
+    def close(self) -> None:
+        """End the processes of other ranks, if there are some."""
+        self._runner.close()
+
     def stats(self) -> EngineStats:
         """Figures as of the last step."""
         return EngineStats(
@@ -165,21 +166,8 @@ class Engine:
         )
 
 
-def build_backend(config: EngineConfig) -> DeviceBackend:
-    """The device that `config` names. Raises ConfigError where its runtime is not installed."""
-    if config.device == "cpu":
-        return CpuBackend(config.dtype, config.num_threads, deterministic=config.deterministic)
-    if config.executor == "trace":
-        return NeuronTraceBackend(config.dtype)
-    return XlaBackend(config.device, config.dtype)
-
-
 def check_start(config: EngineConfig) -> None:
     """Refuse, before anything is loaded or compiled, what this machine or this code cannot do. Raises ConfigError."""
-    if config.tensor_parallel_size > 1:
-        raise ConfigError(
-            f"tensor_parallel_size is {config.tensor_parallel_size}, and ranks are not built yet; allowed: 1"
-        )
     if config.device == "cpu":
         require(cpu_findings(probe(), config.dtype, config.num_threads))
     if config.device == "neuron":
@@ -189,7 +177,7 @@ def check_start(config: EngineConfig) -> None:
 def build_engine(
     config: EngineConfig,
     k_policy: KPolicy,
-    drafters: Mapping[str, Callable[[DrafterContext], Drafter]] = DRAFTERS,
+    drafters: Drafters = DRAFTERS,
 ) -> Engine:
     """Load and place everything that `config` names, its drafter by one of `drafters`.
 
@@ -199,43 +187,25 @@ def build_engine(
     check_start(config)
     folder = resolve_model(config.model)
     shape = target_config(folder)
-    backend = build_backend(config)
     speculative = config.speculative_config
     ks = speculative.speculative_tokens if speculative else (0,)
     if speculative:
         for size in range(1, config.max_num_seqs + 1):
             allowed_k(k_policy, size, ks)
-    buckets = buckets_of(config)
-    memory = plan_engine(config, shape, folder, buckets, placement_of(config))
+    memory = plan_engine(config, shape, folder, buckets_of(config), placement_of(config))
     memory.check()
     num_blocks = memory.num_blocks
     if num_blocks < memory.wanted_blocks:
         logger.warning("KV has %d blocks; max_num_seqs wants %d", num_blocks, memory.wanted_blocks)
-    with torch.inference_mode():
-        target = load_target(folder, shape, backend, config.max_model_len)
-        cache = PagedCache(
-            num_layers=shape.num_layers,
-            num_blocks=num_blocks,
-            block_size=config.block_size,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            device=backend.torch_device,
-            dtype=backend.activation_dtype,
-            is_static=backend.compiles,
-        )
-        drafter = None
-        if speculative:
-            context = DrafterContext(config, speculative, target, backend, num_blocks)
-            drafter = drafters[speculative.method](context)
-            target.tap(drafter.tapped_layers)
+    group = start_group(config, num_blocks, drafters)
     limits = SchedulerLimits(
         config.max_model_len,
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.block_size,
         ks,
-        drafter.max_positions if drafter else None,
-        backend.attends_in_place,
+        group.drafter.max_positions if group.drafter else None,
+        group.attends_in_place,
     )
     allocator = BlockAllocator(num_blocks)
     prefix_cache = PrefixCache(allocator, config.block_size) if config.enable_prefix_caching else None
@@ -245,5 +215,5 @@ def build_engine(
         shape,
         Scheduler(limits, allocator, k_policy, prefix_cache),
         allocator,
-        ModelRunner(target, cache, drafter, buckets, backend),
+        group.runner,
     )

@@ -8,12 +8,13 @@ from replicas.config import EngineConfig
 from replicas.devices.host_memory import available_memory
 from replicas.devices.memory_plan import MIB, LargestProgram, MemoryPlan, MemoryPool, plan_memory
 from replicas.devices.neuron_hardware import core_pool
-from replicas.devices.weight_sizes import DecoderSizes, Precision, StoredModel
+from replicas.devices.weight_sizes import Precision, StoredModel
 from replicas.drafters.eagle3_config import read_eagle3_config
 from replicas.engine_programs import buckets_of, compiled_programs
 from replicas.models.checkpoint import Checkpoint
 from replicas.models.model_config import ModelConfig
 from replicas.models.registry import target_config
+from replicas.models.sharding import decoder_sizes
 from replicas.models.source import resolve_model
 from replicas.runner.shape_buckets import ShapeBuckets
 
@@ -37,15 +38,16 @@ class Placement:
     weight_copies: int = 1
 
 
-def cpu_placement(dtype: str) -> Placement:
-    """One rank in this machine's free memory; activations are float32."""
+def cpu_placement(dtype: str, ranks: int = 1) -> Placement:
+    """Ranks that divide this machine's free memory; activations are float32."""
     precision = Precision(DTYPE_BYTES[dtype], 4, input_block=FBGEMM_BLOCK if dtype == "float16" else 1)
-    return Placement(host_pool(), 1, precision, converts_weights=True)
+    return Placement(host_pool(ranks), ranks, precision, converts_weights=True)
 
 
-def host_pool() -> MemoryPool:
-    """What this machine has free now."""
-    return MemoryPool("this machine's free memory", available_memory(), HOST_RESERVE)
+def host_pool(ranks: int = 1) -> MemoryPool:
+    """What this machine has free now, or a rank's equal part of it."""
+    name = "this machine's free memory" if ranks == 1 else f"a rank's part of this machine's free memory (1 of {ranks})"
+    return MemoryPool(name, available_memory() // ranks, HOST_RESERVE)
 
 
 def neuron_placement(ranks: int, num_programs: int, dtype: str = "bfloat16") -> Placement:
@@ -64,7 +66,7 @@ def placement_of(config: EngineConfig) -> Placement:
     if config.device == "xla-cpu":
         size = DTYPE_BYTES[config.dtype]
         return Placement(host_pool(), config.tensor_parallel_size, Precision(size, size), converts_weights=True)
-    return cpu_placement(config.dtype)
+    return cpu_placement(config.dtype, config.tensor_parallel_size)
 
 
 def plan_config(config: EngineConfig) -> MemoryPlan:
@@ -145,15 +147,3 @@ def is_beyond(name: str, num_layers: int) -> bool:
     """True for a tensor of a multi-token prediction layer, which some targets carry after their own."""
     layer = LAYER_INDEX.match(name)
     return name.startswith("mtp.") or (layer is not None and int(layer.group(1)) >= num_layers)
-
-
-def decoder_sizes(shape: ModelConfig) -> DecoderSizes:
-    """The sizes of `shape` that memory depends on."""
-    return DecoderSizes(
-        shape.hidden_size,
-        shape.intermediate_size,
-        shape.num_heads,
-        shape.num_kv_heads,
-        shape.head_dim,
-        shape.num_layers,
-    )

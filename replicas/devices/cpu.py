@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from replicas.devices.collectives import Collectives, SingleRank
 from replicas.devices.device_backend import DeviceState, Elementwise, Executor, Inputs, Linear, Outputs
 from replicas.devices.row_invariance import in_sizes, refuse_uneven_elements, silu, uniform_sizes
 from replicas.errors import ConfigError
@@ -35,9 +36,11 @@ class CpuBackend:
         hidden_multiple: int = 1,
         vocab_multiple: int = 1,
         deterministic: bool = False,
+        collectives: Collectives | None = None,
     ) -> None:
+        self.collectives: Collectives = collectives or SingleRank()
         # Ray sets OMP_NUM_THREADS to the replica's num_cpus; the config decides instead, by default for all cores.
-        torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(num_threads or max(1, len(os.sched_getaffinity(0)) // self.collectives.size))
         self.torch_device = torch.device("cpu")
         self.linear_dtype = linear_dtype
         # A CPU needs no padding; with it, the programs of a device that does can be checked here.

@@ -6,6 +6,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from replicas.devices.collectives import Collectives
+
 Linear = Callable[[Tensor], Tensor]
 """[rows, in] -> [rows, out], in the activation dtype."""
 
@@ -48,6 +50,8 @@ class DeviceBackend(Protocol):
     """Models pad their hidden size to a multiple of this."""
     vocab_multiple: int
     """Models pad the rows of embedding and head to a multiple of this."""
+    collectives: Collectives
+    """This rank among those that share the model."""
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Place `weight` [out, in] and `bias` [out] on the device and return the product with them."""

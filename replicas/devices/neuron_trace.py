@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from replicas.devices.collectives import Collectives, SingleRank
 from replicas.devices.device_backend import DeviceState, Elementwise, Executor, Inputs, Linear, Outputs
 from replicas.devices.structures import tensors_of, with_tensors
 from replicas.devices.xla_neuron import DTYPES, import_runtime
@@ -36,6 +37,7 @@ class NeuronTraceBackend:
         self.name = "neuron"
         self.activation_dtype = DTYPES[dtype]
         self.silu: Elementwise = functional.silu
+        self.collectives: Collectives = SingleRank()
         self.torch_device = torch.device("cpu")
         self.hidden_multiple = hidden_multiple
         self.vocab_multiple = vocab_multiple

@@ -27,8 +27,9 @@ class DecoderSizes:
             kv_heads = ceil_div(self.num_kv_heads, ranks)
             heads = kv_heads * group
         else:
+            # What ranks there are beyond a whole number of copies have nothing but padding.
             kv_heads = 1
-            heads = ceil_div(group, ceil_div(ranks, self.num_kv_heads))
+            heads = ceil_div(group, ranks // self.num_kv_heads)
         intermediate = ceil_div(self.intermediate_size, ranks)
         return DecoderSizes(self.hidden_size, intermediate, heads, kv_heads, self.head_dim, self.num_layers)
 

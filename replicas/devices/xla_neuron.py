@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from replicas.devices.collectives import Collectives, SingleRank
 from replicas.devices.device_backend import DeviceState, Elementwise, Executor, Inputs, Linear, Outputs
 from replicas.devices.structures import tensors_of, with_tensors
 from replicas.errors import ConfigError
@@ -30,8 +31,12 @@ class XlaBackend:
     compiles = True
     deterministic = False
 
-    def __init__(self, platform: Platform, dtype: str, hidden_multiple: int = 1, vocab_multiple: int = 1) -> None:
-        """Raises ConfigError for a dtype that the device lacks, and where its runtime is not installed."""
+    def __init__(
+        self, platform: Platform, dtype: str, hidden_multiple: int = 1, vocab_multiple: int = 1, ranks: int = 1
+    ) -> None:
+        """Raises ConfigError for a dtype that the device lacks, where its runtime is not installed, and for other
+        ranks than the runtime's.
+        """
         if dtype not in DTYPES:
             raise ConfigError(f"dtype is {dtype!r}; on device {platform!r} it may be {' or '.join(DTYPES)}")
         self.name: str = platform
@@ -40,6 +45,7 @@ class XlaBackend:
         self.hidden_multiple = hidden_multiple
         self.vocab_multiple = vocab_multiple
         self.silu: Elementwise = functional.silu
+        self.collectives: Collectives = SingleRank() if ranks == 1 else in_graph(ranks)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         weight = self.place(weight)
@@ -77,6 +83,13 @@ class LazyExecutor:
             with torch_xla.compile(full_graph=True, name="step"):
                 outputs = program(on_device)
             return with_tensors(outputs, iter([tensor.cpu() for tensor in tensors_of(outputs)]))
+
+
+def in_graph(ranks: int) -> Collectives:
+    """Collectives over the runtime's `ranks` processes, as operations of the graphs. Raises ConfigError."""
+    from replicas.devices.xla_collectives import XlaCollectives
+
+    return XlaCollectives(ranks)
 
 
 def start_runtime(platform: Platform) -> torch.device:

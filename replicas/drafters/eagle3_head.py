@@ -4,10 +4,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend
-from replicas.devices.selection import argmax
 from replicas.drafters.eagle3_config import read_eagle3_config
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
@@ -16,6 +14,8 @@ from replicas.models.decoder_layer import LayerWeights
 from replicas.models.layers import AttentionInputs, RotaryEmbedding, gated_mlp, paged_attention, rms_norm, rotate
 from replicas.models.model_config import ModelConfig
 from replicas.models.padding import PaddedSize
+from replicas.models.sharding import RankShare
+from replicas.models.vocabulary import Embedding, VocabularyHead, vocabulary_part
 
 LAYER_NAMES = ("midlayer.", "layers.0.")
 """Of SafeAILab and AngelSlim (second seed, section 3.2), and of speculators."""
@@ -31,16 +31,15 @@ class Eagle3Head:
     """
 
     def __init__(
-        self, folder: Path, target: ModelConfig, embedding: Tensor, backend: DeviceBackend, max_model_len: int
+        self, folder: Path, target: ModelConfig, embedding: Embedding, backend: DeviceBackend, max_model_len: int
     ) -> None:
         head = read_eagle3_config(folder, target)
         self.config = config = head.decoder
         self.tapped_layers = head.tapped_layers
         self._norm_before_residual, self._norm_output = head.norm_before_residual, head.norm_output
-        self._draft_vocab = head.draft_vocab_size
         hidden = PaddedSize.rounded_up(config.hidden_size, backend.hidden_multiple)
         taps = PaddedSize.rounded_up(target.hidden_size, backend.hidden_multiple).times(len(head.tapped_layers))
-        drafts = PaddedSize.rounded_up(head.draft_vocab_size, backend.vocab_multiple)
+        drafts = vocabulary_part(head.draft_vocab_size, backend)
         self._epsilon, self._taps_epsilon = hidden.epsilon(config.rms_norm_eps), taps.epsilon(config.rms_norm_eps)
         with Checkpoint(folder) as checkpoint:
             body, layer = prefixes(checkpoint)
@@ -54,11 +53,13 @@ class Eagle3Head:
             self._layer = weights.layer(qkv, output_bias=config.attention_bias)
             self._hidden_norm = weights.norm("hidden_norm", hidden)
             self._norm = others.norm("norm", hidden)
-            self._head = backend.linear(checkpoint.tensor("lm_head.weight", drafts, hidden))
+            own_rows = checkpoint.tensor("lm_head.weight", drafts, hidden)
+            self._head = VocabularyHead(own_rows, head.draft_vocab_size, backend)
             self._target_ids = backend.place(target_ids_of_drafts(checkpoint, head.draft_vocab_size, target.vocab_size))
             refuse_unread(checkpoint)
         self.max_positions = config.max_positions
-        self.rotary = RotaryEmbedding(config, min(max_model_len, max(self.max_positions, 1)), backend)
+        longest = min(max_model_len, max(self.max_positions, 1))
+        self.rotary = RotaryEmbedding(RankShare.of(backend.collectives).config(config), longest, backend)
 
     def fuse(self, hidden_states: Tensor) -> Tensor:
         """Tapped states [rows, taps * hidden] to one state a row [rows, hidden]."""
@@ -69,7 +70,7 @@ class Eagle3Head:
     def forward(self, token_ids: Tensor, states: Tensor, attention: AttentionInputs, cache: PagedCache) -> Tensor:
         """New states [rows, hidden] from `token_ids` [rows] and the `states` [rows, hidden] of the tokens before."""
         layer = self._layer
-        embedded = functional.embedding(token_ids, self._embedding)
+        embedded = self._embedding(token_ids)
         embedded = rms_norm(embedded, layer.input_norm, self._epsilon)
         normed = rms_norm(states, self._hidden_norm, self._epsilon)
         residual = normed if self._norm_before_residual else states
@@ -82,8 +83,7 @@ class Eagle3Head:
     def draft(self, states: Tensor) -> Tensor:
         """The most likely next token [rows] int32, as a target id, after each of `states` [rows, hidden]."""
         normed = states if self._norm_output else rms_norm(states, self._norm, self._epsilon)
-        best = argmax(self._head(normed)[:, : self._draft_vocab])
-        return self._target_ids.index_select(0, best)
+        return self._target_ids.index_select(0, self._head.best(normed))
 
 
 def prefixes(checkpoint: Checkpoint) -> tuple[str, str]:
@@ -98,16 +98,17 @@ def prefixes(checkpoint: Checkpoint) -> tuple[str, str]:
     )
 
 
-def own_embedding(weights: LayerWeights, target: ModelConfig, shared: Tensor) -> Tensor:
-    """The head's embedding, or the target's [vocab, hidden] where it has none.
+def own_embedding(weights: LayerWeights, target: ModelConfig, shared: Embedding) -> Embedding:
+    """The head's embedding, or the target's where it has none.
 
     The target's may have more rows, for tokens that do not exist: zeros stand for them.
     """
     config, name = weights.config, f"{weights.prefix}embed_tokens.weight"
-    rows = PaddedSize(config.vocab_size, max(config.vocab_size, len(shared)))
+    most = max(config.vocab_size, shared.shape[0])
+    rows = weights.share.even(config.vocab_size, most)
     own = weights.checkpoint.optional(name, rows, weights.hidden)
     if own is not None:
-        return weights.backend.place(own)
+        return Embedding(own, weights.backend)
     if config.hidden_size != target.hidden_size:
         raise CheckpointError(
             f"{weights.checkpoint.folder} has no tensor {name!r}, and cannot share the target's embedding: its "

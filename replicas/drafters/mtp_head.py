@@ -5,10 +5,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend
-from replicas.devices.selection import argmax
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.checkpoint import Checkpoint
@@ -16,6 +14,8 @@ from replicas.models.decoder_layer import LayerWeights
 from replicas.models.layers import AttentionInputs, rms_norm
 from replicas.models.padding import PaddedSize
 from replicas.models.registry import TargetModel
+from replicas.models.sharding import RankSlice
+from replicas.models.vocabulary import Embedding, VocabularyHead, vocabulary_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +97,19 @@ class MtpHead:
             self._projection = others.linear({layout.projection: hidden}, hidden.times(2))
             self._layer = target.load_layer(block)
             self._norm = others.norm(layout.norm, hidden)
-            vocab = PaddedSize.rounded_up(config.vocab_size, backend.vocab_multiple)
+            vocab = vocabulary_part(config.vocab_size, backend)
             embedding = own_or_none(
                 checkpoint, layout.prefix + layout.embedding, "model.embed_tokens.weight", vocab, hidden
             )
             head = own_or_none(checkpoint, layout.prefix + layout.head, "lm_head.weight", vocab, hidden)
             refuse_unread(checkpoint, layout)
-        self._embedding = target.embedding if embedding is None else backend.place(embedding)
-        self._logits = target.logits if head is None else backend.linear(head)
-        self._vocab_size = config.vocab_size
+        self._embedding = target.embedding if embedding is None else Embedding(embedding, backend)
+        self._best = target.best if head is None else VocabularyHead(head, config.vocab_size, backend).best
         self._norms_output = layout.norms_output
 
     def forward(self, token_ids: Tensor, states: Tensor, attention: AttentionInputs, cache: PagedCache) -> Tensor:
         """New states [rows, hidden] from `token_ids` [rows] and the `states` [rows, hidden] of the tokens before."""
-        embedded = functional.embedding(token_ids, self._embedding)
+        embedded = self._embedding(token_ids)
         both = (
             rms_norm(embedded, self._embedding_norm, self._epsilon),
             rms_norm(states, self._hidden_norm, self._epsilon),
@@ -121,7 +120,7 @@ class MtpHead:
     def draft(self, states: Tensor) -> Tensor:
         """The most likely next token [rows] int32 after each of `states` [rows, hidden]."""
         normed = states if self._norms_output else rms_norm(states, self._norm, self._epsilon)
-        return argmax(self._logits(normed)[:, : self._vocab_size])
+        return self._best(normed)
 
 
 def find_layout(checkpoint: Checkpoint, num_layers: int) -> Layout:
@@ -152,7 +151,7 @@ def refuse_unsupported(checkpoint: Checkpoint, layout: Layout) -> None:
 
 
 def own_or_none(
-    checkpoint: Checkpoint, name: str, shared_name: str, vocab: PaddedSize, hidden: PaddedSize
+    checkpoint: Checkpoint, name: str, shared_name: str, vocab: RankSlice, hidden: PaddedSize
 ) -> Tensor | None:
     """Tensor `name` [vocab, hidden], or None where there is none or it is a copy of the target's `shared_name`."""
     own = checkpoint.optional(name, vocab, hidden)

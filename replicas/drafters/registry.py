@@ -16,6 +16,7 @@ from replicas.drafters.small_model import SmallModelDrafter, check_vocabulary
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.model_config import ModelConfig
 from replicas.models.registry import TargetModel, load_target, target_config
+from replicas.models.sharding import RankShare
 from replicas.models.source import resolve_model
 
 
@@ -40,7 +41,7 @@ class DrafterContext:
             num_layers=num_layers,
             num_blocks=self.num_blocks,
             block_size=self.engine.block_size,
-            num_kv_heads=config.num_kv_heads,
+            num_kv_heads=RankShare.of(self.backend.collectives).config(config).num_kv_heads,
             head_dim=config.head_dim,
             device=self.backend.torch_device,
             dtype=self.backend.activation_dtype,

@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from replicas.devices.selection import argmax
 from replicas.drafters.drafter import ProposeInput
 from replicas.errors import CheckpointError
 from replicas.kv_cache.paged_cache import PagedCache
@@ -53,7 +52,7 @@ class SmallModelDrafter:
 
     def _best(self, states: Tensor) -> Tensor:
         """The most likely next token [rows] int32. Drafts are greedy whatever the target's sampling."""
-        return argmax(self._model.logits(states)[:, : self._vocab_size])
+        return self._model.best(states, self._vocab_size)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """See Drafter.copy_blocks."""

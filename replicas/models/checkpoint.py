@@ -11,7 +11,10 @@ from torch import Tensor
 
 from replicas.errors import CheckpointError
 from replicas.models.padding import PaddedSize
+from replicas.models.sharding import RankSlice
 
+Size = int | PaddedSize | RankSlice
+"""Of a dimension: as it is stored, with padding, or a rank's part of it."""
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -81,19 +84,38 @@ class Checkpoint(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._file_of)
 
-    def tensor(self, name: str, *shape: int | PaddedSize) -> Tensor:
-        """Tensor `name`, which must have `shape` in the checkpoint; padded sizes are padded. Raises CheckpointError."""
-        value = self[name]
+    def tensor(self, name: str, *shape: Size) -> Tensor:
+        """Tensor `name`, which must have `shape` in the checkpoint; padded sizes are padded. Raises CheckpointError.
+
+        Of what other ranks keep nothing is read.
+        """
+        if name not in self._file_of:
+            raise CheckpointError(f"{self.folder} has no tensor {name!r}")
+        found = tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
         stored = tuple(size if isinstance(size, int) else size.stored for size in shape)
-        if tuple(value.shape) != stored:
-            raise CheckpointError(
-                f"{self.folder}: tensor {name!r} has shape {tuple(value.shape)}, config.json asks for {stored}"
-            )
+        if found != stored:
+            raise CheckpointError(f"{self.folder}: tensor {name!r} has shape {found}, config.json asks for {stored}")
+        value = self._part(name, shape)
         for dim, size in enumerate(shape):
             value = value if isinstance(size, int) else size.pad(value, dim)
         return value
 
-    def optional(self, name: str, *shape: int | PaddedSize) -> Tensor | None:
+    def _part(self, name: str, shape: tuple[Size, ...]) -> Tensor:
+        parts = [(size.start, size.stop) if isinstance(size, RankSlice) else None for size in shape]
+        if all(part is None or part == (0, shape[dim].stored) for dim, part in enumerate(parts)):
+            return self[name]
+        self._read.add(name)
+        # safetensors refuses an empty part: one element of it is read, and dropped.
+        ranges = [slice(None) if part is None else slice(part[0], part[1]) for part in parts]
+        empty = [dim for dim, part in enumerate(parts) if part is not None and part[0] == part[1]]
+        for dim in empty:
+            ranges[dim] = slice(0, 1)
+        value: Tensor = self._files[self._file_of[name]].get_slice(name)[tuple(ranges)]
+        for dim in empty:
+            value = value.narrow(dim, 0, 0)
+        return value
+
+    def optional(self, name: str, *shape: Size) -> Tensor | None:
         """Like `tensor`, or None where the checkpoint has no such name."""
         return self.tensor(name, *shape) if name in self else None
 

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from replicas.devices.device_backend import DeviceBackend, Linear
 from replicas.kv_cache.paged_cache import PagedCache
@@ -11,6 +10,8 @@ from replicas.models.decoder_layer import DecoderLayer, LayerWeights
 from replicas.models.layers import AttentionInputs, RotaryEmbedding, gated_mlp, paged_attention, rms_norm, rotate
 from replicas.models.model_config import ModelConfig
 from replicas.models.padding import PaddedSize
+from replicas.models.sharding import RankShare
+from replicas.models.vocabulary import Embedding, VocabularyHead, vocabulary_part
 
 
 class LlamaModel:
@@ -19,12 +20,12 @@ class LlamaModel:
     def __init__(self, config: ModelConfig, checkpoint: Checkpoint, backend: DeviceBackend, max_model_len: int) -> None:
         self.config = config
         self._tapped_layers: tuple[int, ...] = ()
-        self.rotary = RotaryEmbedding(config, max_model_len, backend)
+        self.rotary = RotaryEmbedding(RankShare.of(backend.collectives).config(config), max_model_len, backend)
         hidden = PaddedSize.rounded_up(config.hidden_size, backend.hidden_multiple)
-        vocab = PaddedSize.rounded_up(config.vocab_size, backend.vocab_multiple)
+        vocab = vocabulary_part(config.vocab_size, backend)
         self._epsilon = hidden.epsilon(config.rms_norm_eps)
         embedding = checkpoint.tensor("model.embed_tokens.weight", vocab, hidden)
-        self.embedding = backend.place(embedding)
+        self.embedding = Embedding(embedding, backend)
 
         def weights(prefix: str) -> LayerWeights:
             return LayerWeights(checkpoint, backend, config, hidden, prefix)
@@ -32,7 +33,7 @@ class LlamaModel:
         self._layers = [self.load_layer(weights(f"model.layers.{index}.")) for index in range(config.num_layers)]
         self._norm = weights("model.").norm("norm", hidden)
         head = embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight", vocab, hidden)
-        self._head = backend.linear(head)
+        self._head = VocabularyHead(head, config.vocab_size, backend)
 
     def load_layer(self, weights: LayerWeights) -> DecoderLayer:
         """One layer. Siblings of Llama override this or `load_qkv`."""
@@ -53,7 +54,7 @@ class LlamaModel:
         taps * hidden] (None without taps). A tap at layer i is the input of layer i (first seed, "Auxiliary
         Hidden State Extraction"); i = num_layers is the output of the last.
         """
-        hidden = functional.embedding(token_ids.flatten(), self.embedding)
+        hidden = self.embedding(token_ids.flatten())
         taps: dict[int, Tensor] = {}
         for index, layer in enumerate(self._layers):
             if index in self._tapped_layers:
@@ -75,4 +76,8 @@ class LlamaModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary scores [rows, vocab] of normed hidden states [rows, hidden]."""
-        return self._head(hidden)[:, : self.config.vocab_size]
+        return self._head.logits(hidden)
+
+    def best(self, hidden: Tensor, below: int | None = None) -> Tensor:
+        """The likeliest token [rows] int32 for the same, of those with ids under `below` if given."""
+        return self._head.best(hidden, below)

@@ -14,7 +14,7 @@ class Qwen3Model(LlamaModel):
 
     def load_qkv(self, weights: LayerWeights) -> Linear:
         """The product, then RMSNorm over each head of queries and keys; values stay."""
-        config = self.config
+        config = weights.share.config(self.config)
         project = super().load_qkv(weights)
         query, key = (weights.norm_weight(f"self_attn.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
         scale = weights.backend.place(

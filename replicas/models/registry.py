@@ -17,6 +17,7 @@ from replicas.models.model_config import ModelConfig, model_config
 from replicas.models.qwen2 import Qwen2Model
 from replicas.models.qwen3 import Qwen3Model
 from replicas.models.source import read_hf_config
+from replicas.models.vocabulary import Embedding
 
 
 class TargetModel(Protocol):
@@ -24,7 +25,7 @@ class TargetModel(Protocol):
 
     config: ModelConfig
     rotary: RotaryEmbedding
-    embedding: Tensor
+    embedding: Embedding
 
     def tap(self, layers: tuple[int, ...]) -> None:
         """Make `forward` return the input states of `layers`."""
@@ -46,6 +47,10 @@ class TargetModel(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, vocab]."""
+        ...
+
+    def best(self, hidden: Tensor, below: int | None = None) -> Tensor:
+        """The argmax of the same, [rows] int32, perhaps of ids under `below` alone: no rank sees all logits."""
         ...
 
 

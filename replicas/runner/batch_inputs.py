@@ -39,6 +39,11 @@ class BatchInputs:
     wants_prompt_logprobs: bool
     view: CacheView | None
 
+    @property
+    def wants_only_the_best(self) -> bool:
+        """The target's choice is its argmax, and nobody looks at scores."""
+        return self.sampling is None and self.adjustments is None and not self.wants_logprobs
+
 
 def pack(parts: tuple[SequencePlan, ...], key: ProgramKey, block_size: int, vocab_size: int) -> BatchInputs:
     """Tensors of `parts` for program `key`, which decides their shapes. Without parts all rows are padding."""

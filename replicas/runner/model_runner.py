@@ -96,6 +96,12 @@ class ModelRunner:
         """Those that ran first after warm-up: 0 where programs are compiled."""
         return 0 if self._num_warmed_up is None else len(self._known) - self._num_warmed_up
 
+    def check_health(self) -> None:
+        """See StepRunner: one rank fails in `execute` alone."""
+
+    def close(self) -> None:
+        """See StepRunner: one rank holds nothing but memory."""
+
 
 def _result(part: SequencePlan, emitted: list[int], drafts: list[int]) -> SequenceResult:
     if part.next_prompt_token is not None:

@@ -41,11 +41,7 @@ def speculative_step(
     first_rows = torch.arange(batch, dtype=torch.int32, device=hidden.device)[:, None] * tokens
     choice_rows = (first_rows + inputs.choice_rows).flatten()
     choice_positions = inputs.positions.flatten().index_select(0, choice_rows).view(batch, -1) + 1
-    logits = scores = target.logits(hidden.index_select(0, choice_rows))
-    if inputs.adjustments is not None:
-        scores = adjust(logits, choice_positions, inputs.draft_ids, inputs.adjustments)
-    chosen = choose(scores, choice_positions, inputs.sampling)
-    choice_logprobs = logprobs(logits, chosen.flatten()) if inputs.wants_logprobs else None
+    chosen, choice_logprobs = _choose(target, hidden.index_select(0, choice_rows), choice_positions, inputs)
     prompt_logprobs = None
     if inputs.wants_prompt_logprobs:
         prompt_logprobs = logprobs(target.logits(hidden), inputs.next_prompt_ids.flatten())
@@ -66,3 +62,16 @@ def speculative_step(
     )
     draft_ids = drafter.propose(tokens_and_states, num_speculative_tokens)
     return StepOutputs(torch.cat([emitted, draft_ids], 1), choice_logprobs, prompt_logprobs)
+
+
+def _choose(
+    target: TargetModel, states: Tensor, positions: Tensor, inputs: BatchInputs
+) -> tuple[Tensor, LogprobOutputs | None]:
+    """The target's choices [batch, choices] after `states` [batch * choices, hidden], for `positions`."""
+    if inputs.wants_only_the_best:
+        return target.best(states).view(positions.shape), None
+    logits = scores = target.logits(states)
+    if inputs.adjustments is not None:
+        scores = adjust(logits, positions, inputs.draft_ids, inputs.adjustments)
+    chosen = choose(scores, positions, inputs.sampling)
+    return chosen, logprobs(logits, chosen.flatten()) if inputs.wants_logprobs else None

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from replicas.devices.selection import argmax
 from replicas.engine import Engine
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.layers import AttentionInputs
@@ -29,6 +30,10 @@ class EmittedLogits:
         logits = self._target.logits(hidden)
         self._batches.append(logits.clone())
         return logits
+
+    def best(self, hidden: Tensor, below: int | None = None) -> Tensor:
+        assert below is None
+        return argmax(self.logits(hidden))
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._batches.clear()

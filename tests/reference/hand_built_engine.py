@@ -17,6 +17,7 @@ from replicas.kv_cache.block_allocator import BlockAllocator
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.kv_cache.prefix_cache import PrefixCache
 from replicas.models.registry import load_target, target_config
+from replicas.models.sharding import RankShare
 from replicas.request import GenerationRequest, RequestOutput, SamplingParams
 from replicas.runner.model_runner import ModelRunner
 from replicas.runner.shape_buckets import ShapeBuckets
@@ -123,7 +124,8 @@ class TinyTarget:
             speculative = SpeculativeConfig(method="eagle3", model=str(head))
         with torch.inference_mode():
             shape = self.shape
-            sizes = (shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
+            kv_heads = RankShare.of(self.backend.collectives).config(shape).num_kv_heads
+            sizes = (shape.num_layers, num_blocks, config.block_size, kv_heads, shape.head_dim)
             device, dtype = self.backend.torch_device, self.backend.activation_dtype
             target_cache = PagedCache(*sizes, device, dtype, self.backend.compiles)
             if speculative is not None:

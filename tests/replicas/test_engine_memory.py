@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_refused_before_a_weight_is_read(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicas.engine_memory.available_memory", lambda: 2**20)
-    monkeypatch.setattr("replicas.engine.load_target", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("replicas.engine_runner.load_target", lambda *_: pytest.fail("read"))
     with pytest.raises(ConfigError, match=r"GiB are needed of this machine's free memory, which has 0\.00 \(weights"):
         build_engine(config_of(tiny_folder, None), FixedK(0))
 

@@ -9,6 +9,7 @@ from replicas.drafters.drafter import ProposeInput
 from replicas.drafters.eagle3 import Eagle3Drafter
 from replicas.drafters.eagle3_head import Eagle3Head
 from replicas.kv_cache.paged_cache import PagedCache
+from replicas.models.vocabulary import Embedding
 from replicas.training.export import export_config, export_tensors, write_head
 from replicas.training.shards import pack
 from replicas.training.unroll import unroll
@@ -106,7 +107,8 @@ def test_inference_drafts_with_the_exported_checkpoint_what_was_trained(tmp_path
     vocab, head, embedding = tiny.some_vocab(16), tiny.random_head(16), tiny.embedding()
     config = export_config(tiny.hf_config(), vocab, (2, 3, 3))
     write_head(tmp_path, export_tensors(head, vocab), config, {})
-    loaded = Eagle3Head(tmp_path, tiny.config(), embedding, CpuBackend("float32", num_threads=1), 64)
+    backend = CpuBackend("float32", num_threads=1)
+    loaded = Eagle3Head(tmp_path, tiny.config(), Embedding(embedding, backend), backend, 64)
     conversation = tiny.conversation(12, 4, 1)
     taps, tokens = conversation.states[:6, : 3 * tiny.HIDDEN], conversation.tokens[1:7]
     inputs = ProposeInput(

@@ -1,0 +1,60 @@
+"""Drafters for ranks in other processes, which import this file by name: they fail on one rank alone."""
+
+import os
+import signal
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from replicas.devices.device_backend import DeviceState
+from replicas.drafters.drafter import Drafter, ProposeInput
+from replicas.drafters.registry import DrafterContext, build_ngram
+
+FATAL_TOKEN = 77
+"""The last rank fails in a step that runs this token."""
+
+
+class FailingDrafter:
+    """Prompt lookup, until the token comes."""
+
+    method = "ngram"
+    tapped_layers: tuple[int, ...] = ()
+    max_positions: int | None = None
+
+    def __init__(self, inner: Drafter, is_last: bool, is_killed: bool) -> None:
+        self._inner, self._is_last, self._is_killed = inner, is_last, is_killed
+
+    @property
+    def states(self) -> Sequence[DeviceState]:
+        return self._inner.states
+
+    def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
+        if self._is_last and bool((inputs.token_ids == FATAL_TOKEN).any()):
+            if self._is_killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("this core has lost a bit")
+        return self._inner.propose(inputs, num_speculative_tokens)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        self._inner.copy_blocks(copies)
+
+
+def _is_last(context: DrafterContext) -> bool:
+    return context.backend.collectives.rank == context.backend.collectives.size - 1
+
+
+def build_raising(context: DrafterContext) -> Drafter:
+    """Raises on the last rank."""
+    return FailingDrafter(build_ngram(context), _is_last(context), is_killed=False)
+
+
+def build_dying(context: DrafterContext) -> Drafter:
+    """Kills the process of the last rank."""
+    return FailingDrafter(build_ngram(context), _is_last(context), is_killed=True)
+
+
+def build_refusing(context: DrafterContext) -> Drafter:
+    """Cannot be built on the last rank."""
+    if _is_last(context):
+        raise ValueError("no room on this core")
+    return build_ngram(context)
