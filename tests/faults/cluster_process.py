@@ -1,7 +1,7 @@
 """A cluster of several raylets on this machine with Serve on it, in a process of its own that takes commands as lines.
 
 `deploy PATH` takes the Serve YAML at PATH; `kill PORT` ends the node whose proxy listens there, `add PORT` starts one.
-The head has no `slot`, a resource that each other node has one of, and the others have no CPUs: what asks for some is on the
+The head has no `slot`, which each other node has one of; the others have no CPUs: what asks for some is on the
 head.
 """
 
