@@ -1,7 +1,8 @@
 """A cluster of several raylets on this machine with Serve on it, in a process of its own that takes commands as lines.
 
 `deploy PATH` takes the Serve YAML at PATH; `kill PORT` ends the node whose proxy listens there, `add PORT` starts one.
-The head has no `slot`, a resource that each other node has one of.
+The head has no `slot`, which each other node has one of; the others have no CPUs: what asks for some is on the
+head.
 """
 
 import json
@@ -64,7 +65,7 @@ def _kill(cluster: Cluster, node: Any) -> None:
 
 def _add(cluster: Cluster, port: int) -> object:
     variables = {"RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(port)}
-    return cluster.add_node(num_cpus=2, resources={"slot": 1}, env_vars=variables)
+    return cluster.add_node(num_cpus=0, resources={"slot": 1}, env_vars=variables)
 
 
 if __name__ == "__main__":

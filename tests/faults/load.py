@@ -43,7 +43,7 @@ class Outcome:
             return "whole"
         if self.status == 429:
             return "refused"
-        if self.error is not None and (self.is_done or not self.stream):
+        if self.error is not None and (self.is_done or self.status != 200):
             return "told"
         if self.broken is not None:
             return "broken"

@@ -18,7 +18,7 @@ TWO_REPLICAS: dict[str, Any] = {
     "max_queued_requests": 64,
     "step_timeout_s": 3,
     "autoscaling": {"min_replicas": 2, "max_replicas": 2},
-    "resources": {"num_cpus": 0.5, "custom": {"slot": 1}},
+    "resources": {"num_cpus": 0, "custom": {"slot": 1}},
 }
 
 

@@ -46,7 +46,7 @@ def nginx(cluster: ServedCluster, tmp_path: Path) -> Iterator[str]:
     """Its address."""
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     assert program, "this test needs nginx, which is not installed here; on Debian: apt-get install nginx-light"
-    cluster.deploy(model(cluster), {}, ingress={"num_cpus": 0.25, "num_replicas": 3})
+    cluster.deploy(model(cluster), {}, ingress={"num_cpus": 0, "num_replicas": 3})
     cluster.wait_for_replicas(2)
     for port in cluster.ports:
         seconds_until(

@@ -79,7 +79,11 @@ def test_misspelt_keys_of_a_deployment(config: dict[str, Any], path: Path, secti
     ("name", "user_config", "line"),
     [
         ("Ingress", {"max_choices": 0}, "max_choices: got 0; it should be greater than or equal to 1"),
-        ("Ingress", {"num_speculative_tokens": 1}, "num_speculative_tokens: unknown key; allowed: log_level, max_body"),
+        (
+            "Ingress",
+            {"num_speculative_tokens": 1},
+            "num_speculative_tokens: unknown key; allowed: log_level, log_format, max_body",
+        ),
         ("smollm2-135m", {"num_speculative_tokens": 4}, "num_speculative_tokens: got 4; allowed without a restart: 0"),
         ("smollm2-135m", {"log_level": 3}, "log_level: got 3; it should be 'DEBUG'"),
     ],
