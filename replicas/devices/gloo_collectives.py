@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, TCPStore
+from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from replicas.devices.collectives import CollectiveError
 from replicas.errors import ConfigError
@@ -39,12 +39,13 @@ class GlooCollectives:
     def __init__(self, store: TCPStore, rank: int, size: int) -> None:
         """Returns when all ranks are there. Raises ConfigError if they are not `size`, CollectiveError if some die."""
         # torch has no public way to a group that is not global.
-        options: Any = ProcessGroupGloo._Options()  # pyright: ignore[reportPrivateUsage]
+        gloo: Any = ProcessGroupGloo
+        options: Any = gloo._Options()
         # Ranks share a machine: the loopback interface, whatever the host's name resolves to.
-        options._devices = [ProcessGroupGloo.create_device(hostname=ADDRESS)]
+        options._devices = [gloo.create_device(hostname=ADDRESS)]
         options._timeout = TIMEOUT
         try:
-            self._group: Any = ProcessGroupGloo(store, rank, size, options)
+            self._group: Any = gloo(store, rank, size, options)
         except RuntimeError as error:
             raise CollectiveError(f"rank {rank} of {size} did not meet the others: {error}") from error
         self.size: int = self._group.size()

@@ -45,7 +45,7 @@ class XlaBackend:
         self.hidden_multiple = hidden_multiple
         self.vocab_multiple = vocab_multiple
         self.silu: Elementwise = functional.silu
-        self.collectives: Collectives = SingleRank() if ranks == 1 else in_graph(ranks)
+        self.collectives: Collectives = SingleRank() if ranks == 1 else in_graph(ranks, self.torch_device)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         weight = self.place(weight)
@@ -85,11 +85,11 @@ class LazyExecutor:
             return with_tensors(outputs, iter([tensor.cpu() for tensor in tensors_of(outputs)]))
 
 
-def in_graph(ranks: int) -> Collectives:
+def in_graph(ranks: int, device: torch.device) -> Collectives:
     """Collectives over the runtime's `ranks` processes, as operations of the graphs. Raises ConfigError."""
     from replicas.devices.xla_collectives import XlaCollectives
 
-    return XlaCollectives(ranks)
+    return XlaCollectives(ranks, device)
 
 
 def start_runtime(platform: Platform) -> torch.device:

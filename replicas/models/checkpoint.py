@@ -101,9 +101,9 @@ class Checkpoint(Mapping[str, Tensor]):
         return value
 
     def _part(self, name: str, shape: tuple[Size, ...]) -> Tensor:
-        parts = [(size.start, size.stop) if isinstance(size, RankSlice) else None for size in shape]
-        if all(part is None or part == (0, shape[dim].stored) for dim, part in enumerate(parts)):
+        if all(not isinstance(size, RankSlice) or size.is_whole for size in shape):
             return self[name]
+        parts = [(size.start, size.stop) if isinstance(size, RankSlice) else None for size in shape]
         self._read.add(name)
         # safetensors refuses an empty part: one element of it is read, and dropped.
         ranges = [slice(None) if part is None else slice(part[0], part[1]) for part in parts]

@@ -22,6 +22,11 @@ class RankSlice:
     stop: int
     padded: int
 
+    @property
+    def is_whole(self) -> bool:
+        """True if no other rank has any of it."""
+        return (self.start, self.stop) == (0, self.stored)
+
     def pad(self, tensor: Tensor, dim: int) -> Tensor:
         """`tensor`, whose dimension `dim` holds `start` to `stop`, with the zeros."""
         missing = self.padded - tensor.shape[dim]

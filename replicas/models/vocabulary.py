@@ -66,7 +66,7 @@ class VocabularyHead:
             return argmax(scores[:, :count])
         first = self._rank * self._rows
         index = torch.arange(self._rows, dtype=torch.int32, device=scores.device) + first
-        scores = torch.where(index < count, scores, -torch.inf)
+        scores = torch.where(index < torch.full_like(index, count), scores, -torch.inf)
         mine, at = scores.amax(-1), argmax(scores) + first
         best = self._collectives.maximum(mine)
         return self._collectives.minimum(torch.where(mine == best, at, count))

@@ -9,6 +9,7 @@ from replicas.devices.selection import argmax
 from replicas.engine import Engine
 from replicas.kv_cache.paged_cache import PagedCache
 from replicas.models.layers import AttentionInputs
+from replicas.runner.model_runner import ModelRunner
 from replicas.scheduling.step_plan import BatchPlan, StepPlan, StepResult
 
 
@@ -18,7 +19,9 @@ class EmittedLogits:
     def __init__(self, engine: Engine) -> None:
         self.of: dict[tuple[str, int], Tensor] = {}
         """[vocab], by request and position of the token chosen."""
-        self._runner, engine._runner = engine._runner, self  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(engine._runner, ModelRunner)
+        self._runner = engine._runner
+        engine._runner = self  # pyright: ignore[reportAttributeAccessIssue]
         self._target, self._runner._target = self._runner._target, self  # pyright: ignore[reportAttributeAccessIssue]
         self.rotary, self.config = self._target.rotary, self._target.config
         self._batches: list[Tensor] = []

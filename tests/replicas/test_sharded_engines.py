@@ -41,12 +41,13 @@ def on_threads(
     folder: Path,
     requests: list[GenerationRequest],
     speculative: SpeculativeConfig | None,
-    **multiples: int,
+    hidden_multiple: int = 1,
+    vocab_multiple: int = 1,
 ) -> tuple[list[dict[str, Answer]], Meeting]:
     """Every rank's answers to `requests`, and what the ranks exchanged."""
 
     def body(collectives: Collectives) -> dict[str, Answer]:
-        backend = CpuBackend("float32", num_threads=1, collectives=collectives, **multiples)
+        backend = CpuBackend("float32", 1, hidden_multiple, vocab_multiple, collectives=collectives)
         target = TinyTarget(folder, backend=backend)
         config = target.config(max_num_batched_tokens=16)
         bench = target.bench(config, RandomK(size, 4), speculative=speculative)
@@ -83,7 +84,12 @@ def test_models_whose_sizes_do_not_divide(name: str, size: int, tmp_path: Path) 
 
 
 def test_a_head_with_biases_and_shapes_of_its_own(tiny_folder: Path, tmp_path: Path) -> None:
-    changes = {"attention_bias": True, "num_attention_heads": 8, "num_key_value_heads": 2, "norm_before_fc": True}
+    changes: dict[str, Any] = {
+        "attention_bias": True,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "norm_before_fc": True,
+    }
     write_head(tmp_path, head_dim=8, intermediate_size=70, draft_vocab_size=51, **changes)
     speculative = SpeculativeConfig(method="eagle3", model=str(tmp_path))
     single = on_threads(1, tiny_folder, greedy(), speculative)[0][0]

@@ -6,6 +6,7 @@ import pytest
 
 from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.engine import Engine, build_engine
+from replicas.runner.model_runner import ModelRunner
 from tests.device.xla.watched_engine import Counts, watch
 from tests.reference.hand_built_engine import generate, greedy_request
 from tests.reference.k_policies import FixedK
@@ -34,6 +35,7 @@ def test_the_demo_model_says_the_same_through_xla(demo_model_folder: Path) -> No
     on_xla = engine(demo_model_folder, "xla-cpu")
     assert on_xla.codec is not None
     requests = [greedy_request(name, on_xla.codec.encode(text), 16) for name, text in TEXTS.items()]
+    assert isinstance(on_xla._runner, ModelRunner)
     watched = watch(on_xla._runner)
     before = Counts.now()
     answers = generate(on_xla, requests)

@@ -38,6 +38,8 @@ def weight(ranks: int = 1, precision: Precision = BF16, **changes: tuple[int, ..
         (2, 3, 1, 5),
         # Two ranks share a KV head, and split its three query heads as 2 and 1, padded.
         (4, 2, 1, 3),
+        # No whole number of copies: two ranks have a KV head each, the third nothing.
+        (3, 3, 1, 4),
         (12, 1, 1, 1),
     ],
 )
