@@ -17,6 +17,7 @@ from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken,
 from serve_app.k_policy import FixedK, k_policy_of
 from serve_app.live_settings import LiveConfig, ModelLive
 from serve_app.prompt_tokens import check_token_ids, token_ids_of
+from serve_app.replica_figures import replica_figures
 from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
 from serve_app.token_scores import TokenScores
@@ -34,6 +35,7 @@ class ModelReplica:
         # No method of this object: it has to go, and its engine with it, when its last user does.
         self._live = LiveConfig(ModelLive, lambda live: k_policy.use(k_policy_of(settings, live)))
         self._engine: AsyncEngine = build_engine(config, self._k_policy)
+        self._ready_at = time.monotonic()
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve calls it with the deployment's user_config: at the start, and when that changes (ModelLive)."""
@@ -99,6 +101,14 @@ class ModelReplica:
         """The engine's figures. Raises EngineDeadError if it is dead."""
         self._engine.check_health()
         return asdict(self._engine.stats())
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Serve calls it now and then, for the autoscaling policy."""
+        return replica_figures(asdict(self._engine.stats()), time.monotonic() - self._ready_at)
+
+    def record_routing_stats(self) -> dict[str, float]:
+        """The same, for the request router of whoever calls this deployment."""
+        return self.record_autoscaling_stats()
 
     async def check_health(self) -> None:
         """Serve calls it, and replaces the replica when it raises."""
