@@ -33,7 +33,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla serve test test-xla test-cluster test-api soak sweep bench-check check format clean
+.PHONY: help setup setup-xla serve test test-xla test-cluster test-scaling test-api soak sweep bench-check check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ test-xla: setup setup-xla ## Prove on XLA's CPU client, which stands in for Neur
 
 test-cluster: $(VENV)/installed-dev ## configs/inf2_eagle3.yaml on three raylets of this machine, on its CPU (2 minutes)
 	$(PY) -m pytest -m cluster -s $(PYTEST_ARGS)
+
+test-scaling: $(VENV)/installed-dev ## One to three replicas and back under load, to zero and back; NeuronCore groups (6 minutes)
+	$(PY) -m pytest -m scaling -s $(PYTEST_ARGS)
 
 test-api: setup $(VENV)/installed-dev $(VENV)/installed-dev-api ## Run other people's clients against the API: schemathesis, LangChain
 	$(PY) -m pytest tests/outside --timeout 3600 $(PYTEST_ARGS)

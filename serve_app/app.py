@@ -53,6 +53,7 @@ def _model_deployment(model: ModelSettings, overload: dict[str, Any], build_engi
         max_queued_requests=model.max_queued_requests,
         backpressure_config=overload,
         ray_actor_options=model.ray_actor_options,
+        placement_group_bundles=model.placement_group_bundles,
     ).bind(model, build_engine)
 
 

@@ -4,7 +4,7 @@ Serve pickles this module by value; what it imports is found by name.
 """
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
@@ -20,12 +20,15 @@ class PrefixAffinityRouter(RequestRouter):
     A replica that is full is passed over by Serve's own check of queue lengths, which follows the order given here.
     """
 
-    def initialize_state(self, imbalance_tokens: int, max_prefixes: int) -> None:
-        """Serve calls it with the keys of routing_settings."""
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Serve calls it with imbalance_tokens and max_prefixes (serve_app.routing_settings)."""
+        imbalance_tokens, max_prefixes = int(kwargs["imbalance_tokens"]), int(kwargs["max_prefixes"])
         self._imbalance_tokens = imbalance_tokens
         self._memory = PrefixMemory(max_prefixes)
         self._tokens: dict[tuple[str, str], float] = {}
         """Of unfinished requests, by replica and request."""
+        self._ended_first: deque[tuple[str, str]] = deque(maxlen=64)
+        """Requests that Serve told the end of before, or without, their begin."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -51,16 +54,22 @@ class PrefixAffinityRouter(RequestRouter):
         ids = prefix_ids(prompt)
         new = len(prompt) - matched_bytes(self._memory.matches(ids, (replica,)), replica)
         self._memory.remember(ids, replica)
-        self._tokens[replica, pending_request.metadata.internal_request_id] = expected_tokens(job, new)
+        key = replica, pending_request.metadata.internal_request_id
+        if key in self._ended_first:
+            self._ended_first.remove(key)
+        else:
+            self._tokens[key] = expected_tokens(job, new)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """It has ended, however."""
-        self._tokens.pop((replica_id.unique_id, internal_request_id), None)
+        key = replica_id.unique_id, internal_request_id
+        if self._tokens.pop(key, None) is None:
+            self._ended_first.append(key)
 
     def _pressures(self, replicas: dict[str, RunningReplica]) -> dict[str, ReplicaPressure]:
-        tokens, requests = Counter[str](), Counter[str]()
+        tokens, requests = defaultdict[str, float](float), Counter[str]()
         for (replica, _), count in self._tokens.items():
-            tokens[replica] += count  # pyright: ignore[reportArgumentType] (a Counter of floats)
+            tokens[replica] += count
             requests[replica] += 1
         return {
             name: ReplicaPressure(

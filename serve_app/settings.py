@@ -91,6 +91,16 @@ class ModelSettings(EngineConfig):
         variables = {"runtime_env": {"env_vars": REPLICA_VARIABLES.get(self.device, {})}}
         return self.resources.ray_actor_options(cores) | variables
 
+    @property
+    def placement_group_bundles(self) -> list[dict[str, float]] | None:
+        """The replica's own placement group, where it owns NeuronCores: one bundle, since its ranks share a node."""
+        options = self.ray_actor_options
+        cores = options["resources"].get(NEURON_CORES)
+        if not cores:
+            return None
+        bundle = {"CPU": options["num_cpus"], **options["resources"]}
+        return [bundle | ({"memory": options["memory"]} if "memory" in options else {})]
+
     @model_validator(mode="after")
     def _each_rank_has_a_core(self) -> Self:
         cores = self.resources.neuron_cores

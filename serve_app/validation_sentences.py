@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -92,7 +92,7 @@ def _tagged(annotation: Any, tag: int | str) -> type[BaseModel] | None:
     for part in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ():
         model = _nested_model(part)
         policy = model.model_fields.get("policy") if model else None
-        if policy is not None and policy.annotation == Literal[tag]:
+        if policy is not None and tag in get_args(policy.annotation):
             return model
     return None
 

@@ -116,7 +116,7 @@ def simulate(
     policy = autoscaling_policy._apply_autoscaling_config(TpotPolicy(**serve_config["policy"]["policy_kwargs"]))
     config = AutoscalingConfig(**{name: value for name, value in serve_config.items() if name != "policy"})
     clock = [1000.0]
-    monkeypatch.setattr(autoscaling_policy.time, "time", lambda: clock[0])
+    monkeypatch.setattr("ray.serve.autoscaling_policy.time.time", lambda: clock[0])
     chance = random.Random(seed)
     begin = clock[0]
     first = scaling.min_replicas if scaling.initial_replicas is None else scaling.initial_replicas

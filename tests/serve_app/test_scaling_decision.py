@@ -16,8 +16,15 @@ def load(*replicas: ReplicaLoad, target: int | None = None, queued: float = 0, *
     return DeploymentLoad(replicas, 0, queued, len(replicas) if target is None else target, **more)
 
 
-def busy(running: float, waiting: float = 0, **more: float) -> ReplicaLoad:
-    return ReplicaLoad(running, waiting, more.pop("waiting_prompt_tokens", 0), more.pop("kv_use", 0.1), **more)
+def busy(
+    running: float,
+    waiting: float = 0,
+    waiting_prompt_tokens: float = 0,
+    kv_use: float = 0.1,
+    batch_size: float | None = None,
+    tpot_s: float | None = None,
+) -> ReplicaLoad:
+    return ReplicaLoad(running, waiting, waiting_prompt_tokens, kv_use, batch_size, tpot_s)
 
 
 def curve(*points: tuple[float, float]) -> TpotCurve:
