@@ -21,10 +21,11 @@ from serve_app.app import build_application
 from serve_app.generation import ChatMessage, GenerationJob
 from serve_app.settings import AppSettings
 
-WORDS = (
-    "river stone engine garden window paper market winter signal copper forest letter bridge harbour music summer "
-    "doctor number island answer machine circle colour travel theory yellow branch button castle dinner"
-).split()
+WORDS = [
+    *("river", "stone", "engine", "garden", "window", "paper", "market", "winter", "signal", "copper", "forest"),
+    *("letter", "bridge", "harbour", "music", "summer", "doctor", "number", "island", "answer", "machine", "circle"),
+    *("colour", "travel", "theory", "yellow", "branch", "button", "castle", "dinner"),
+]
 POLICIES = ("power_of_two", "prefix_affinity")
 
 

@@ -43,7 +43,7 @@ class Run:
     def watch(self) -> int:
         """Look at Serve; returns the replicas that run."""
         states = serve.status().applications[APPLICATION].deployments[DEPLOYMENT].replica_states
-        running = int(states.get("RUNNING", 0))
+        running = sum(count for state, count in states.items() if state.value == "RUNNING")
         if not self.replicas or self.replicas[-1][1] != running:
             self.replicas.append((round(time.monotonic() - self.begin, 1), running))
         return running
@@ -88,7 +88,8 @@ class Run:
     async def until(self, wanted: int, limit_s: float) -> None:
         """Wait until `wanted` replicas run, without clients; at most `limit_s`."""
         deadline = time.monotonic() + limit_s
-        while await asyncio.to_thread(self.watch) != wanted and time.monotonic() < deadline:
+        # Serve has no event for it.
+        while await asyncio.to_thread(self.watch) != wanted and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
 
 

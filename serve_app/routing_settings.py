@@ -15,7 +15,7 @@ class RoutingSettings(StrictSettings):
     policy: Literal["prefix_affinity", "power_of_two"] = "prefix_affinity"
     """prefix_affinity: where the prompt's beginning was before, unless that replica is too busy; power_of_two: Serve's
     own, the shorter queue of two replicas."""
-    imbalance_tokens: Annotated[int, Field(ge=0)] = 1024
+    imbalance_tokens: Annotated[int, Field(ge=0)] = 512
     """Tokens of unfinished work by which a replica may exceed the least loaded one and still be preferred."""
     max_prefixes: Annotated[int, Field(ge=1)] = 20000
     """Beginnings of prompts that an ingress replica remembers; about 200 bytes each."""

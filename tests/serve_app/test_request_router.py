@@ -54,7 +54,7 @@ def test_a_prompt_follows_those_that_begin_alike_until_they_end_elsewhere() -> N
         router.on_request_routed(asking("1", LONG + "one"), replicas[1].replica_id, None)
         assert await names(router, replicas, asking("2", LONG + "two")) == ["b", "a"]
         assert (await names(router, replicas, asking("3", "something else"))) == ["a", "b"]
-        # Eleven of 100 tokens are more than the 1024 that the match is worth.
+        # Eleven of 100 tokens are more than the 512 that the match is worth.
         for number in range(10):
             router.on_request_routed(asking(f"x{number}", LONG + "x"), replicas[1].replica_id, None)
         assert await names(router, replicas, asking("4", LONG + "two")) == ["a", "b"]
