@@ -42,8 +42,9 @@ class Run:
 
     def watch(self) -> int:
         """Look at Serve; returns the replicas that run."""
-        states = serve.status().applications[APPLICATION].deployments[DEPLOYMENT].replica_states
-        running = sum(count for state, count in states.items() if state.value == "RUNNING")
+        # Keyed by the states' names, whatever Serve's type says.
+        states: Any = serve.status().applications[APPLICATION].deployments[DEPLOYMENT].replica_states
+        running = int(states.get("RUNNING", 0))
         if not self.replicas or self.replicas[-1][1] != running:
             self.replicas.append((round(time.monotonic() - self.begin, 1), running))
         return running

@@ -57,26 +57,25 @@ def build_and_note(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
 
 
 def main(raylets: int, cores: int, group: int, replicas: int, folder: str) -> None:
-    cluster = Cluster()
-    cluster.add_node(num_cpus=2, include_dashboard=False)
-    for _ in range(raylets):
-        cluster.add_node(num_cpus=4, resources={"neuron_cores": cores})
-    ray.init(address=cluster.address, namespace="notes", log_to_driver=False)
-    notes: Any = Notes.options(name="notes", lifetime="detached").remote()  # pyright: ignore[reportAttributeAccessIssue]
     written = {
         "id": "model",
         "model": folder,
         "device": "neuron",
         "dtype": "bfloat16",
         "tensor_parallel_size": group,
-        "num_threads": 1,
         "max_model_len": 128,
         "autoscaling": {"min_replicas": replicas, "max_replicas": replicas},
         "resources": {"num_cpus": 0.5},
     }
     # As EYRIE_DEVICE=cpu does it: the engine runs on the CPU, what the replica reserves stays.
-    data = ModelSettings.model_validate(written).data_on_device("cpu") | {"dtype": "float32"}
+    data = ModelSettings.model_validate(written).data_on_device("cpu") | {"dtype": "float32", "num_threads": 1}
     settings = AppSettings.model_validate({"models": [data], "ingress": {"num_cpus": 0.1}})
+    cluster = Cluster()
+    cluster.add_node(num_cpus=2, include_dashboard=False)
+    for _ in range(raylets):
+        cluster.add_node(num_cpus=4, resources={"neuron_cores": cores})
+    ray.init(address=cluster.address, namespace="notes", log_to_driver=False)
+    notes: Any = Notes.options(name="notes", lifetime="detached").remote()  # pyright: ignore[reportAttributeAccessIssue]
     try:
         target = RunTarget(build_application(settings, build_and_note), name="cores", route_prefix=None)
         serve.run_many([target], wait_for_applications_running=False)

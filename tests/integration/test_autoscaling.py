@@ -30,7 +30,9 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
         command, cwd=PROJECT_ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=580
     )
     assert process.returncode == 0, process.stderr[-4000:]
-    seen = json.loads(process.stdout.splitlines()[-1])
+    # Ray writes to standard output, too.
+    [line] = [line for line in process.stdout.splitlines() if line.startswith("{")]
+    seen = json.loads(line)
     print(seen)
     return seen
 
