@@ -17,7 +17,7 @@ from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.errors import ConfigError
 
 DEPLOYMENT_KEYS = frozenset(
-    {"id", "k_schedule", "live_k", "autoscaling", "resources", "max_ongoing_requests", "max_queued_requests"}
+    {"id", "k_schedule", "live_k", "autoscaling", "routing", "resources", "max_ongoing_requests", "max_queued_requests"}
 )
 """Keys of a model in a deployment that its engine does not have (serve_app.settings.ModelSettings)."""
 

@@ -19,6 +19,7 @@ from replicas.models.registry import target_config
 from replicas.models.source import resolve_model
 from replicas.request import GenerationRequest, RequestOutput
 from replicas.runner.step_runner import StepRunner
+from replicas.scheduling.decoding_figures import DecodingFigures
 from replicas.scheduling.k_policy import KPolicy, allowed_k
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
@@ -50,6 +51,16 @@ class EngineStats:
     """Those found."""
     preemptions: int
     """Times so far that a sequence had to give its blocks up, to be computed again."""
+    waiting_prompt_tokens: int
+    """Tokens of prompts, and of preempted sequences, that no step has run yet."""
+    num_speculative_tokens: int
+    """K of the last step that decoded."""
+    decode_seconds: float
+    """Time so far of steps in which sequences decoded, whatever else those did."""
+    decode_sequence_seconds: float
+    """The same, once for each sequence that decoded: over decode_tokens it is the time per output token."""
+    decode_tokens: int
+    """Tokens that those steps gave to those sequences."""
     programs: int
     """Different device programs that ran so far (replicas.runner.programs)."""
     programs_after_warm_up: int
@@ -81,6 +92,7 @@ class Engine:
         self._generated_tokens = 0
         self._busy_seconds = 0.0
         self._program_seconds = 0.0
+        self._decoding = DecodingFigures()
 
     def add_request(self, request: GenerationRequest) -> None:
         """Queue `request`.
@@ -132,7 +144,9 @@ class Engine:
         self._steps += 1
         self._generated_tokens += sum(len(output.token_ids) for output in outputs)
         self._program_seconds += result.program_seconds
-        self._busy_seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self._busy_seconds += seconds
+        self._decoding = self._decoding.after(plan, outputs, seconds)
         return outputs
 
     def warm_up(self) -> int:
@@ -161,6 +175,11 @@ class Engine:
             prefix_cache_queries=self._scheduler.prefix_cache_stats.queried_tokens,
             prefix_cache_hits=self._scheduler.prefix_cache_stats.hit_tokens,
             preemptions=self._scheduler.num_preemptions,
+            waiting_prompt_tokens=self._scheduler.num_waiting_prompt_tokens,
+            num_speculative_tokens=self._decoding.num_speculative_tokens,
+            decode_seconds=self._decoding.seconds,
+            decode_sequence_seconds=self._decoding.sequence_seconds,
+            decode_tokens=self._decoding.tokens,
             programs=self._runner.num_programs,
             programs_after_warm_up=self._runner.num_new_programs,
         )

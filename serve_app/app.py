@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 
 from serve_app.api_keys import access_of
 from serve_app.engine_protocol import EngineBuilder, build_own_engine
@@ -50,10 +51,12 @@ def _model_deployment(model: ModelSettings, settings: AppSettings, build_engine:
     deployment = _deployment(ModelReplica)
     return deployment.options(
         name=model.deployment_name,
-        autoscaling_config=model.autoscaling.model_dump(exclude_none=True),
+        autoscaling_config=model.autoscaling.serve_config(model.max_num_seqs),
+        request_router_config=RequestRouterConfig(**model.routing.serve_config()),
         max_ongoing_requests=model.num_ongoing_requests,
         max_queued_requests=model.max_queued_requests,
         ray_actor_options=model.ray_actor_options,
+        placement_group_bundles=model.placement_group_bundles,
         **_operation(settings, settings.drain_s),
     ).bind(model, build_engine)
 

@@ -20,6 +20,7 @@ from serve_app.metric_definitions import OF_REPLICA, Metric
 from serve_app.metric_recorder import RayRecorder, Recorder
 from serve_app.process_end import end_process_soon
 from serve_app.prompt_tokens import check_token_ids, token_ids_of
+from serve_app.replica_figures import replica_figures
 from serve_app.replica_metrics import ReplicaMetrics, SequenceTimes
 from serve_app.request_ids import http_request_id
 from serve_app.settings import ModelSettings
@@ -47,6 +48,7 @@ class ModelReplica:
         self._engine: AsyncEngine = build_engine(config, self._k_policy)
         self._end_process = end_process
         self._metrics = ReplicaMetrics(recorder_of(OF_REPLICA, settings.id))
+        self._ready_at = time.monotonic()
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve calls it with the deployment's user_config: at the start, and when that changes (ModelLive)."""
@@ -119,6 +121,14 @@ class ModelReplica:
         """The engine's figures. Raises EngineDeadError if it is dead."""
         self._check_engine()
         return asdict(self._engine.stats())
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Serve calls it now and then, for the autoscaling policy."""
+        return replica_figures(asdict(self._engine.stats()), time.monotonic() - self._ready_at)
+
+    def record_routing_stats(self) -> dict[str, float]:
+        """The same, for the request router of whoever calls this deployment."""
+        return self.record_autoscaling_stats()
 
     async def check_health(self) -> None:
         """Serve calls it, and replaces the replica when it raises. A dead engine ends the process too.

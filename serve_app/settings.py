@@ -2,11 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from typing_extensions import Self
 
 from replicas.config import EngineConfig
 from replicas.errors import ConfigError
+from serve_app.autoscaling_settings import AutoscalingSettings, OngoingRequestsScaling
+from serve_app.routing_settings import RoutingSettings
+from serve_app.strict_settings import Count, StrictSettings
 from serve_app.validation_sentences import WHOLE, sentences
 
 INGRESS_DEPLOYMENT = "Ingress"
@@ -24,44 +27,8 @@ DRAIN_S = 600.0
 INGRESS_DRAIN_MARGIN_S = 30.0
 """The ingress outlives the replicas, so that it can tell clients of what became of their streams."""
 
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
 
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class AutoscalingSettings(_Settings):
-    """Serve's `autoscaling_config`, without its deprecated keys."""
-
-    min_replicas: Count = 1
-    """0 lets the model scale to zero."""
-    initial_replicas: Count | None = None
-    """None: min_replicas."""
-    max_replicas: Annotated[int, Field(ge=1)] = 1
-    target_ongoing_requests: Annotated[float, Field(gt=0)] = 8
-    """Requests running and queued, a replica: above it replicas are added."""
-    look_back_period_s: Annotated[float, Field(gt=0)] = 30
-    upscale_delay_s: Seconds = 30
-    downscale_delay_s: Seconds = 600
-    downscale_to_zero_delay_s: Seconds | None = None
-    upscaling_factor: Annotated[float, Field(gt=0)] | None = None
-    downscaling_factor: Annotated[float, Field(gt=0)] | None = None
-
-    @model_validator(mode="after")
-    def _bounds_are_ordered(self) -> Self:
-        if self.min_replicas > self.max_replicas:
-            raise ValueError(f"min_replicas is {self.min_replicas}; allowed: at most max_replicas, {self.max_replicas}")
-        if self.initial_replicas is not None and not self.min_replicas <= self.initial_replicas <= self.max_replicas:
-            raise ValueError(
-                f"initial_replicas is {self.initial_replicas}; allowed: min_replicas to max_replicas, "
-                f"{self.min_replicas} to {self.max_replicas}"
-            )
-        return self
-
-
-class ResourceSettings(_Settings):
+class ResourceSettings(StrictSettings):
     """What one replica reserves in Ray. It reserves, it does not limit."""
 
     num_cpus: Annotated[float, Field(ge=0)] = 1
@@ -69,7 +36,7 @@ class ResourceSettings(_Settings):
     """Bytes."""
     neuron_cores: Count | None = None
     """None: one a rank on device neuron, else none."""
-    custom: dict[str, Annotated[float, Field(gt=0)]] = {}
+    custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Other Ray resources, by name."""
 
     @model_validator(mode="after")
@@ -95,7 +62,8 @@ class ModelSettings(EngineConfig):
     """A file that benchmarks.write_k_schedule wrote; None: `num_speculative_tokens` whatever the batch."""
     live_k: bool = False
     """Let K also follow the acceptance that is seen while serving, within what the schedule measured."""
-    autoscaling: AutoscalingSettings = AutoscalingSettings()
+    autoscaling: AutoscalingSettings = OngoingRequestsScaling()
+    routing: RoutingSettings = RoutingSettings()
     resources: ResourceSettings = ResourceSettings()
     max_ongoing_requests: Annotated[int, Field(ge=1)] | None = None
     """Requests that a replica holds; None: twice max_num_seqs, so that the next are ready when the batch has room."""
@@ -127,6 +95,16 @@ class ModelSettings(EngineConfig):
         variables = {"runtime_env": {"env_vars": REPLICA_VARIABLES.get(self.device, {})}}
         return self.resources.ray_actor_options(cores) | variables
 
+    @property
+    def placement_group_bundles(self) -> list[dict[str, float]] | None:
+        """The replica's own placement group, where it owns NeuronCores: one bundle, since its ranks share a node."""
+        options = self.ray_actor_options
+        cores = options["resources"].get(NEURON_CORES)
+        if not cores:
+            return None
+        bundle = {"CPU": options["num_cpus"], **options["resources"]}
+        return [bundle | ({"memory": options["memory"]} if "memory" in options else {})]
+
     @model_validator(mode="after")
     def _each_rank_has_a_core(self) -> Self:
         cores = self.resources.neuron_cores
@@ -151,7 +129,7 @@ class ModelSettings(EngineConfig):
         return self.max_ongoing_requests or 2 * self.max_num_seqs
 
 
-class IngressSettings(_Settings):
+class IngressSettings(StrictSettings):
     """The HTTP side: it parses, looks the model up and relays."""
 
     num_replicas: Annotated[int, Field(ge=1)] = 1
@@ -160,7 +138,7 @@ class IngressSettings(_Settings):
     """Open requests, streams included, an ingress replica."""
 
 
-class AuthSettings(_Settings):
+class AuthSettings(StrictSettings):
     """Where the API keys are; exactly one of the two. Read where the application is built, which gets digests only."""
 
     keys_variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
@@ -175,7 +153,7 @@ class AuthSettings(_Settings):
         return self
 
 
-class AppSettings(_Settings):
+class AppSettings(StrictSettings):
     """The whole of `args`. Anything wrong in it raises ConfigError: one line a problem."""
 
     models: Annotated[list[ModelSettings], Field(min_length=1)]

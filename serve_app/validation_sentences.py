@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,7 +16,11 @@ WHOLE = "(the whole)"
 
 def sentences(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """One sentence for each problem of `error`, which validating against `root` raised."""
-    return [f"{path_text(details['loc'])}: {_complaint(details, root)}" for details in error.errors(include_url=False)]
+    problems: list[str] = []
+    for details in error.errors(include_url=False):
+        path, model = _resolved(root, details["loc"])
+        problems.append(f"{path_text(path)}: {_complaint(details, model)}")
+    return problems
 
 
 def path_text(location: Sequence[int | str]) -> str:
@@ -50,10 +54,9 @@ def unknown_keys(data: object, model: type[BaseModel], path: tuple[int | str, ..
             yield from unknown_keys(item, nested, (*here, index))
 
 
-def _complaint(details: ErrorDetails, root: type[BaseModel]) -> str:
+def _complaint(details: ErrorDetails, model: type[BaseModel] | None) -> str:
     kind, message = details["type"], details["msg"]
     if kind == "extra_forbidden":
-        model = _model_at(root, details["loc"][:-1])
         return "unknown key" if model is None else f"unknown key; allowed: {', '.join(_keys(model))}"
     if kind == "missing":
         return "required, but absent"
@@ -67,18 +70,39 @@ def _keys(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
-def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
+def _resolved(root: type[BaseModel], location: Sequence[int | str]) -> tuple[list[int | str], type[BaseModel] | None]:
+    """The path without the tags that pydantic puts in for unions, and the model whose key its last part is."""
+    path: list[int | str] = []
+    here: Any = root
     model: type[BaseModel] | None = root
     for part in location:
-        if model is not None and isinstance(part, str):
-            model = _nested_model(_keys(model).get(part))
-    return model
+        tagged = _tagged(here, part)
+        if tagged is not None:
+            here = tagged
+            continue
+        path.append(part)
+        if isinstance(part, str):
+            model = _nested_model(here)
+            here = None if model is None else _keys(model).get(part)
+    return path, model
+
+
+def _tagged(annotation: Any, tag: int | str) -> type[BaseModel] | None:
+    """The model of a union whose `policy` is `tag`."""
+    for part in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ():
+        model = _nested_model(part)
+        policy = model.model_fields.get("policy") if model else None
+        if policy is not None and tag in get_args(policy.annotation):
+            return model
+    return None
 
 
 def _nested_model(annotation: Any) -> type[BaseModel] | None:
     """The model that `annotation` is, or is optional of, or is a list of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
+    if get_origin(annotation) is Annotated:
+        return _nested_model(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType, list, tuple):
         return next((model for part in get_args(annotation) if (model := _nested_model(part))), None)
     return None

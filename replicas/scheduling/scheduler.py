@@ -73,6 +73,12 @@ class Scheduler:
         """Sequences that do not run yet, or no more after a preemption."""
         return len(self._waiting)
 
+    @property
+    def num_waiting_prompt_tokens(self) -> int:
+        """Tokens that have to run before each sequence decodes."""
+        prefilling = sum(len(s.token_ids) - s.num_computed for s in self._running if not s.is_decoding)
+        return prefilling + sum(len(s.token_ids) for s in self._waiting)
+
     def __contains__(self, request_id: object) -> bool:
         """True while the sequence of `request_id` runs or waits."""
         return any(s.request.request_id == request_id for s in (*self._running, *self._waiting))

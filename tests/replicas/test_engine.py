@@ -352,3 +352,27 @@ def test_stats_follow_the_requests(tiny_target: TinyTarget) -> None:
     bench.engine.abort("unknown")
     assert (bench.engine.stats().running, bench.engine.stats().waiting) == (1, 0)
     assert bench.engine.stats().free_blocks == total - 3
+
+
+def test_stats_tell_of_decoding(tiny_target: TinyTarget, expected: Greedy) -> None:
+    bench = tiny_target.bench(tiny_target.config(max_num_batched_tokens=16), FixedK(2), scripted(expected, 1.0))
+    engine = bench.engine
+    engine.add_request(greedy_request("short", PROMPTS[2], 10))
+    engine.add_request(greedy_request("long", PROMPTS[9], 10))
+    assert engine.stats().waiting_prompt_tokens == 3 + 34
+    engine.step()
+    # The short prompt, and what the budget has left for the long one.
+    first = engine.stats()
+    assert (first.waiting_prompt_tokens, first.decode_tokens, first.decode_seconds) == (34 - 13, 0, 0)
+    outputs = engine.step()
+    second = engine.stats()
+    assert second.decode_tokens == sum(len(output.token_ids) for output in outputs if output.request_id == "short") == 3
+    assert second.decode_sequence_seconds == second.decode_seconds > 0
+    assert second.num_speculative_tokens == 2
+    while engine.has_work:
+        engine.step()
+    last = engine.stats()
+    # Each one's first token comes with its prompt.
+    assert last.decode_tokens == 2 * 9
+    assert last.decode_seconds < last.decode_sequence_seconds < 2 * last.decode_seconds
+    assert last.waiting_prompt_tokens == 0

@@ -147,3 +147,11 @@ def test_the_end_of_a_replica_shuts_its_engine_down(tmp_path: Path) -> None:
     engine = local.engine
     del local.replica
     assert engine.was_shut_down
+
+
+def test_the_autoscaler_and_the_router_get_numbers(tmp_path: Path) -> None:
+    replica = client(tmp_path).replica
+    figures = replica.record_autoscaling_stats()
+    assert (figures["running"], figures["kv_use"]) == (0, 0.0)
+    assert figures["uptime_s"] >= 0
+    assert {type(value) for value in figures.values()} == {float}

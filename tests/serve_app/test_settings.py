@@ -52,6 +52,26 @@ def test_a_model_is_its_engine_and_its_deployment() -> None:
             "models[0].autoscaling: initial_replicas is 3; allowed: min_replicas to max_replicas, 1 to 2",
         ),
         (
+            args(autoscaling={"policy": "tpot"}),
+            "models[0].autoscaling.target_tpot_ms: required, but absent",
+        ),
+        (
+            args(autoscaling={"policy": "cpu"}),
+            "models[0].autoscaling: got {'policy': 'cpu'}; policy should be 'ongoing_requests' or 'tpot'",
+        ),
+        (
+            args(autoscaling={"policy": "tpot", "target_tpot_ms": 50, "target_ongoing_requests": 2}),
+            "models[0].autoscaling.target_ongoing_requests: unknown key; allowed: min_replicas, initial_replicas, "
+            "max_replicas, look_back_period_s, downscale_delay_s, downscale_to_zero_delay_s, policy, target_tpot_ms, "
+            "upscale_delay_s, upscale_at, downscale_at, max_kv_use, max_waiting_prompt_tokens, start_up_s, "
+            "ignore_first_s",
+        ),
+        (
+            args(autoscaling={"policy": "tpot", "target_tpot_ms": 50, "downscale_at": 0.9}),
+            "models[0].autoscaling: downscale_at is 0.9; allowed: less than upscale_at, 0.9, or the number of "
+            "replicas would swing",
+        ),
+        (
             args(resources={"cpus": 1}),
             "models[0].resources.cpus: unknown key; allowed: num_cpus, memory, neuron_cores, custom",
         ),
