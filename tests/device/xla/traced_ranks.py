@@ -48,11 +48,18 @@ def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int) -> 
         speculative = SpeculativeConfig(method="eagle3", model=head)
         shape = target.shape
         kv_heads = RankShare.of(backend.collectives).config(shape).num_kv_heads
-        for variant in (Variant(), Variant("sampled")):
-            drafter = DRAFTERS["eagle3"](DrafterContext(config, speculative, target.model, backend, 32))
+        variants = (Variant(), Variant("sampled"))
+        engines = [
+            (
+                DRAFTERS["eagle3"](DrafterContext(config, speculative, target.model, backend, 32)),
+                PagedCache(shape.num_layers, 32, 4, kv_heads, shape.head_dim, backend.torch_device),
+            )
+            for _ in variants
+        ]
+        # Weights and caches are no part of a step. It is the last sync: a later one would run what was traced.
+        torch_xla.sync(wait=True)
+        for variant, (drafter, cache) in zip(variants, engines, strict=True):
             target.model.tap(drafter.tapped_layers)
-            cache = PagedCache(shape.num_layers, 32, 4, kv_heads, shape.head_dim, backend.torch_device)
-            torch_xla.sync(wait=True)
             key = ProgramKey(False, 2, 4, 3, 16, variant)
             packed = pack((), key, 4, shape.vocab_size)
             placed = [tensor.to(backend.torch_device) for tensor in tensors_of(packed)]
