@@ -1,5 +1,6 @@
 """Tensor parallelism in graphs: a two-device world is traced, which is as far as XLA's CPU client goes."""
 
+import os
 import re
 import subprocess
 import sys
@@ -21,11 +22,12 @@ def traces(target_folder: Path, head: Path, tmp_path_factory: pytest.TempPathFac
     out = tmp_path_factory.mktemp("hlo")
     root = Path(__file__).parents[3]
     script = [sys.executable, str(Path(__file__).with_name("traced_ranks.py"))]
-    subprocess.run([*script, str(target_folder), str(head), str(out), str(RANKS)], cwd=root, check=True, timeout=200)
-    return {
-        sampling: [(out / f"{sampling}-{rank}.hlo").read_text() for rank in range(RANKS)]
-        for sampling in ("greedy", "sampled")
-    }
+    traces: dict[str, list[str]] = {}
+    for sampling in ("greedy", "sampled"):
+        command = [*script, str(target_folder), str(head), str(out), str(RANKS), sampling]
+        subprocess.run(command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, check=True, timeout=200)
+        traces[sampling] = [(out / f"{sampling}-{rank}.hlo").read_text() for rank in range(RANKS)]
+    return traces
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])

@@ -1,30 +1,31 @@
 """Traces a step of a tiny target with its EAGLE3 head on every device of a world, and writes each rank's HLO.
 
-    python tests/device/xla/traced_ranks.py TARGET HEAD OUT RANKS
+    python tests/device/xla/traced_ranks.py TARGET HEAD OUT RANKS greedy|sampled
 
 A process of its own, because XLA's world is fixed when its runtime starts. Nothing runs: XLA's CPU client has no
-collectives.
+collectives. One step only: collectives are chained, so that a second trace would hold the first.
 """
 
 import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 ONE_AT_A_TIME = threading.Lock()
 """The ranks are threads here, and torch_xla's own operations are not traced by two of them at once."""
 
 
-def main(target_folder: str, head: str, out: str, ranks: str) -> None:
+def main(target_folder: str, head: str, out: str, ranks: str, sampling: str) -> None:
     """Fills `out`."""
     os.environ["CPU_NUM_DEVICES"] = ranks
     os.environ["PJRT_DEVICE"] = "CPU"
     import torch_xla
 
-    torch_xla.launch(trace, args=(Path(target_folder), head, Path(out), int(ranks)))
+    torch_xla.launch(trace, args=(Path(target_folder), head, Path(out), int(ranks), sampling))
 
 
-def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int) -> None:
+def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int, sampling: Any) -> None:
     """Body of one rank."""
     import torch
     import torch_xla
@@ -48,18 +49,16 @@ def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int) -> 
         speculative = SpeculativeConfig(method="eagle3", model=head)
         shape = target.shape
         kv_heads = RankShare.of(backend.collectives).config(shape).num_kv_heads
-        for variant in (Variant(), Variant("sampled")):
-            drafter = DRAFTERS["eagle3"](DrafterContext(config, speculative, target.model, backend, 32))
-            target.model.tap(drafter.tapped_layers)
-            cache = PagedCache(shape.num_layers, 32, 4, kv_heads, shape.head_dim, backend.torch_device)
-            torch_xla.sync(wait=True)
-            key = ProgramKey(False, 2, 4, 3, 16, variant)
-            packed = pack((), key, 4, shape.vocab_size)
-            placed = [tensor.to(backend.torch_device) for tensor in tensors_of(packed)]
-            outputs = speculative_step(target.model, cache, drafter, with_tensors(packed, iter(placed)), 3)
-            tensors = [*tensors_of(outputs), cache.tensor, *(state.tensor for state in drafter.states)]
-            hlo = torch_xla._XLAC._get_xla_tensors_hlo(tensors)
-            (out / f"{variant.sampling}-{rank}.hlo").write_text(hlo)
+        drafter = DRAFTERS["eagle3"](DrafterContext(config, speculative, target.model, backend, 32))
+        target.model.tap(drafter.tapped_layers)
+        cache = PagedCache(shape.num_layers, 32, 4, kv_heads, shape.head_dim, backend.torch_device)
+        # Weights and caches are no part of a step.
+        torch_xla.sync(wait=True)
+        packed = pack((), ProgramKey(False, 2, 4, 3, 16, Variant(sampling)), 4, shape.vocab_size)
+        placed = [tensor.to(backend.torch_device) for tensor in tensors_of(packed)]
+        outputs = speculative_step(target.model, cache, drafter, with_tensors(packed, iter(placed)), 3)
+        tensors = [*tensors_of(outputs), cache.tensor, *(state.tensor for state in drafter.states)]
+        (out / f"{sampling}-{rank}.hlo").write_text(torch_xla._XLAC._get_xla_tensors_hlo(tensors))
 
 
 if __name__ == "__main__":
