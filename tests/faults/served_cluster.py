@@ -2,11 +2,13 @@
 
 import json
 import os
+import random
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import psutil
 import yaml
 
 from tests.faults.paced_app import HANG_VARIABLE, STEP_VARIABLE
-from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE, free_port
+from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE
 
 MODEL = "tiny"
 STEP_S = 0.02
@@ -103,10 +105,20 @@ def seconds_until(is_so: Callable[[], bool], limit_s: float, what: str) -> float
     return time.monotonic() - begin
 
 
+def steady_ports(count: int) -> list[int]:
+    """Ports that are free and stay so: below those that the kernel gives to Ray's many connections."""
+    found: list[int] = []
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            found.append(port)
+    return found[:count]
+
+
 @contextmanager
 def served_cluster(folder: Path) -> Generator[ServedCluster]:
     """The cluster, without an application."""
-    ports = [free_port() for _ in range(3)]
+    ports = steady_ports(3)
     environment = os.environ | {
         **SAME_LOOP_MODE,
         "PYTHONPATH": str(PROJECT_ROOT),
