@@ -91,7 +91,7 @@ def measured_model(config: SweepConfig) -> tuple[str, EngineConfig]:
     for model in models:
         if config.model in (None, model.id):
             _fits(config, model.max_model_len)
-            return model.id, with_local_checkpoints(model.engine)
+            return model.id, with_local_checkpoints(model.engine_config)
     ids = ", ".join(model.id for model in models)
     raise ConfigError(f"model: {config.deployment} has no model {config.model!r}; allowed: {ids}")
 

@@ -10,10 +10,10 @@ from ray import serve
 from ray.serve import Application
 
 from serve_app.api_keys import access_of
-from serve_app.engine_protocol import EngineBuilder, build_own_engine
+from serve_app.engine_protocol import EngineBuilder, build_served_engine
 from serve_app.ingress import Ingress
 from serve_app.replica_deployment import ModelReplica
-from serve_app.settings import INGRESS_DEPLOYMENT, AppSettings, ModelSettings
+from serve_app.settings import INGRESS_DEPLOYMENT, AnyModelSettings, AppSettings
 
 DEVICE_VARIABLE = "EYRIE_DEVICE"
 
@@ -27,7 +27,7 @@ def build(args: AppSettings) -> Application:
     return build_application(args.on_device(device) if device else args)
 
 
-def build_application(settings: AppSettings, build_engine: EngineBuilder = build_own_engine) -> Application:
+def build_application(settings: AppSettings, build_engine: EngineBuilder = build_served_engine) -> Application:
     """The application of `settings`, whose replicas make their engines with `build_engine`."""
     overload = {"status_code": 429, "retry_after_s": float(settings.retry_after_s)}
     handles = {model.id: _model_deployment(model, overload, build_engine) for model in settings.models}
@@ -42,7 +42,7 @@ def build_application(settings: AppSettings, build_engine: EngineBuilder = build
     ).bind(settings, handles, access_of(settings))
 
 
-def _model_deployment(model: ModelSettings, overload: dict[str, Any], build_engine: EngineBuilder) -> Application:
+def _model_deployment(model: AnyModelSettings, overload: dict[str, Any], build_engine: EngineBuilder) -> Application:
     deployment = _deployment(ModelReplica)
     return deployment.options(
         name=model.deployment_name,
@@ -51,6 +51,7 @@ def _model_deployment(model: ModelSettings, overload: dict[str, Any], build_engi
         max_queued_requests=model.max_queued_requests,
         backpressure_config=overload,
         ray_actor_options=model.ray_actor_options,
+        **model.placement_options,
     ).bind(model, build_engine)
 
 

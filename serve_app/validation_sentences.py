@@ -2,9 +2,9 @@
 
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from serve_app.untyped_data import list_or_none, mapping_or_none
@@ -16,7 +16,10 @@ WHOLE = "(the whole)"
 
 def sentences(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """One sentence for each problem of `error`, which validating against `root` raised."""
-    return [f"{path_text(details['loc'])}: {_complaint(details, root)}" for details in error.errors(include_url=False)]
+    return [
+        f"{path_text(_without_tags(details['loc'], root))}: {_complaint(details, root)}"
+        for details in error.errors(include_url=False)
+    ]
 
 
 def path_text(location: Sequence[int | str]) -> str:
@@ -68,17 +71,51 @@ def _keys(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
-    model: type[BaseModel] | None = root
+    annotation: Any = root
     for part in location:
-        if model is not None and isinstance(part, str):
-            model = _nested_model(_keys(model).get(part))
-    return model
+        if isinstance(part, str):
+            annotation = _step(annotation, part)[0]
+    return _nested_model(annotation)
+
+
+def _without_tags(location: Sequence[int | str], root: type[BaseModel]) -> list[int | str]:
+    """`location` as the data has it: pydantic adds the tag of a union's member."""
+    annotation: Any = root
+    found: list[int | str] = []
+    for part in location:
+        is_tag = False
+        if isinstance(part, str):
+            annotation, is_tag = _step(annotation, part)
+        if not is_tag:
+            found.append(part)
+    return found
+
+
+def _step(annotation: Any, part: str) -> tuple[Any, bool]:
+    """The annotation of `part` of `annotation`, and whether it is a tag of a union rather than a key."""
+    tagged = _tagged_members(annotation)
+    if part in tagged:
+        return tagged[part], True
+    model = _nested_model(annotation)
+    return None if model is None else _keys(model).get(part), False
+
+
+def _tagged_members(annotation: Any) -> dict[str, Any]:
+    """Members of the tagged union that `annotation` is, or is a list of."""
+    found: dict[str, Any] = {}
+    for member in get_args(annotation):
+        for tag in get_args(member)[1:] if get_origin(member) is Annotated else ():
+            if isinstance(tag, Tag):
+                found[tag.tag] = member
+        if get_origin(member) is not None and not found:
+            found = _tagged_members(member)
+    return found
 
 
 def _nested_model(annotation: Any) -> type[BaseModel] | None:
     """The model that `annotation` is, or is optional of, or is a list of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (Union, types.UnionType, list, tuple):
+    if get_origin(annotation) in (Union, types.UnionType, list, tuple, Annotated):
         return next((model for part in get_args(annotation) if (model := _nested_model(part))), None)
     return None
