@@ -11,7 +11,7 @@ PER_BATCH_SIZE = "num_speculative_tokens_per_batch_size"
 """VLLM's key for a K schedule: [first batch, last batch, K], both ends included, the first from 1."""
 
 NAMED_OTHERWISE = {
-    **{name: "a key of the model itself" for name in (*EngineBase.model_fields, "dtype", "block_size")},
+    **dict.fromkeys((*EngineBase.model_fields, "dtype", "block_size"), "a key of the model itself"),
     "tokenizer": "the model's own",
     "speculative_config": "a key of the model itself; what it lacks of vLLM's goes under speculative_args",
     "disable_log_stats": "set by Eyrie, whose figures come from them",

@@ -51,10 +51,18 @@ Step = tuple[str, list[int]] | Exception | None
 """What a step adds, its last draft but one rejected; None waits until it is aborted."""
 
 
+Script = Callable[[list[int], Any], list[Step]]
+"""Of a prompt's tokens and vLLM's SamplingParams."""
+
+
+Ends = Callable[[Any, str], bool]
+"""Whether a text that is complete ended by itself."""
+
+
 class FakeAsyncLLM:
     """Says `script`, a step after the other."""
 
-    def __init__(self, script: Callable[[list[int]], list[Step]], observer: Observer, speculative: Any) -> None:
+    def __init__(self, script: Script, observer: Observer, speculative: Any, ends: Ends) -> None:
         self._script = script
         self._observer = observer
         self._speculative = speculative
@@ -63,7 +71,7 @@ class FakeAsyncLLM:
         self.running = 0
         self.was_shut_down = False
         self.loops: set[Any] = set()
-        self.last = "stop"
+        self._ends = ends
 
     async def generate(
         self, prompt: dict[str, Any], sampling_params: Any, request_id: str, **options: Any
@@ -72,7 +80,7 @@ class FakeAsyncLLM:
         self.loops.add(asyncio.get_running_loop())
         self.requests.append((prompt, sampling_params, request_id))
         token_ids: list[int] = prompt["prompt_token_ids"]
-        steps = self._script(token_ids)
+        steps = self._script(token_ids, sampling_params)
         drafted: list[int] = []
         accepted: list[int] = []
         self.running += 1
@@ -89,7 +97,8 @@ class FakeAsyncLLM:
                     accepted.append(len(added_ids) - 1)
                 added = Added(text, added_ids, _logprobs(added_ids, sampling_params.logprobs))
                 if index == len(steps) - 1:
-                    added.finish_reason = self.last
+                    whole = "".join(part[0] for part in steps if isinstance(part, tuple))
+                    added.finish_reason = "stop" if self._ends(sampling_params, whole) else "length"
                     if self._speculative:
                         added.spec_decode_metrics = SimpleNamespace(
                             per_step_drafted=drafted, per_step_accepted=accepted
@@ -132,7 +141,8 @@ def _logprobs(token_ids: list[int], count: int | None) -> list[dict[int, Logprob
 class FakeVllm:
     """A VllmLibrary."""
 
-    script: Callable[[list[int]], list[Step]] = lambda token_ids: [("Hel", [5]), ("lo ", [6, 7, 8]), ("you", [9, 10])]
+    script: Script = lambda token_ids, params: [("Hel", [5]), ("lo ", [6, 7, 8]), ("you", [9, 10])]
+    ends: Ends = lambda params, text: True
     argument_names: frozenset[str] = NAMES
     refused: Exception | None = None
     """What the start raises."""
@@ -147,7 +157,7 @@ class FakeVllm:
         if self.refused is not None:
             raise self.refused
         self.arguments = dict(arguments)
-        self.engines.append(FakeAsyncLLM(self.script, observer, arguments.get("speculative_config")))
+        self.engines.append(FakeAsyncLLM(self.script, observer, arguments.get("speculative_config"), self.ends))
         return self.engine
 
     def vocab_size(self, engine: FakeAsyncLLM) -> int:

@@ -51,7 +51,7 @@ def test_an_output_a_step_with_its_counts(bench: Bench) -> None:
 
 
 def test_without_drafts_every_token_but_the_first_is_a_step(tiny_folder: Path) -> None:
-    plain = Bench(tiny_folder, FakeVllm(lambda _: [("a", [5]), ("b", [6]), ("c", [7])]), speculative_config=None)
+    plain = Bench(tiny_folder, FakeVllm(lambda *_: [("a", [5]), ("b", [6]), ("c", [7])]), speculative_config=None)
     assert plain.run()[-1].acceptance == Acceptance(steps=2)
     plain.engine.shutdown()
 
@@ -112,7 +112,7 @@ def test_a_refusal_names_the_parameter_and_reaches_no_engine(
 
 
 def test_closing_aborts(tiny_folder: Path) -> None:
-    bench = Bench(tiny_folder, FakeVllm(lambda _: [("a", [5]), None]))
+    bench = Bench(tiny_folder, FakeVllm(lambda *_: [("a", [5]), None]))
     loop = bench.engine._loop
 
     async def nothing() -> None:
@@ -139,7 +139,7 @@ def test_any_loop_may_call_and_vllm_sees_one(bench: Bench) -> None:
 
 
 def test_a_dead_core_is_told_and_health_fails(tiny_folder: Path) -> None:
-    bench = Bench(tiny_folder, FakeVllm(lambda _: [("a", [5]), RuntimeError("dead")]))
+    bench = Bench(tiny_folder, FakeVllm(lambda *_: [("a", [5]), RuntimeError("dead")]))
     with pytest.raises(EngineDeadError, match="core died"):
         bench.run()
     bench.engine.check_health()
@@ -150,7 +150,7 @@ def test_a_dead_core_is_told_and_health_fails(tiny_folder: Path) -> None:
 
 
 def test_shutdown_ends_requests_and_vllm(tiny_folder: Path) -> None:
-    bench = Bench(tiny_folder, FakeVllm(lambda _: [("a", [5]), None]))
+    bench = Bench(tiny_folder, FakeVllm(lambda *_: [("a", [5]), None]))
 
     async def wait() -> None:
         stream = bench.engine.generate(GenerationRequest("r", (1,), SamplingParams()))
