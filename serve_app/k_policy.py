@@ -59,8 +59,8 @@ def k_policy_of(settings: AnyModelSettings, live: ModelLive | None = None) -> KP
     speculative = settings.speculative_config
     if live is not None and live.num_speculative_tokens is not None and settings.engine == "vllm":
         raise ConfigError(
-            f"num_speculative_tokens: got {live.num_speculative_tokens}; vLLM fixes K when it starts, so it cannot change "
-            "while it serves; allowed: null, and the model's speculative_config or k_schedule with a restart"
+            f"num_speculative_tokens: got {live.num_speculative_tokens}; vLLM fixes K when it starts; allowed: null, "
+            "and with a restart the model's speculative_config or k_schedule"
         )
     if live is not None and live.num_speculative_tokens is not None:
         return _fixed(live.num_speculative_tokens, speculative)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
 from replicas.config import EngineBase, SpeculativeConfig
@@ -31,9 +31,9 @@ class VllmConfig(EngineBase):
     """Of weights and activations; auto: the checkpoint's. A CPU without AVX-512 runs float32 alone."""
     block_size: Literal[16, 32, 64, 128, 256] | None = None
     """Tokens a KV block; None: vLLM's choice."""
-    engine_args: dict[str, JsonValue] = {}
+    engine_args: dict[str, JsonValue] = Field(default_factory=dict)
     """Every other engine argument of vLLM's, by its name in vllm.AsyncEngineArgs; checked where vLLM is installed."""
-    speculative_args: dict[str, JsonValue] = {}
+    speculative_args: dict[str, JsonValue] = Field(default_factory=dict)
     """Every other key of vLLM's speculative_config."""
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any
@@ -26,16 +26,27 @@ from replicas.vllm_engine.stats import VllmStats
 
 logger = logging.getLogger(__name__)
 
+StepListener = Callable[[VllmStats], None]
+"""Hears the figures after each step, on vLLM's thread."""
+
 
 class VllmEngine:
     """Runs an AsyncLLM in an event loop of its own, on a thread of its own: any loop may then call it."""
 
-    def __init__(self, config: VllmConfig, codec: TextCodec, library: VllmLibrary, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        config: VllmConfig,
+        codec: TextCodec,
+        library: VllmLibrary,
+        arguments: dict[str, Any],
+        listener: StepListener,
+    ) -> None:
         """Returns when vLLM serves. Raises ConfigError."""
         self.config = config
         self.codec = codec
         self._library = library
         self._stats = VllmStats()
+        self._listener = listener
         self._stopped = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
@@ -138,12 +149,19 @@ class VllmEngine:
 
     def _observe(self, scheduler: Any, iteration: Any) -> None:
         self._stats = self._stats.after(scheduler, iteration)
+        self._listener(self._stats)
 
 
 _TASK = "vllm request"
 
 
-def build_vllm_engine(config: VllmConfig, k_policy: KPolicy, library: VllmLibrary | None = None) -> VllmEngine:
+def _unheard(stats: VllmStats) -> None:
+    pass
+
+
+def build_vllm_engine(
+    config: VllmConfig, k_policy: KPolicy, library: VllmLibrary | None = None, listener: StepListener = _unheard
+) -> VllmEngine:
     """Start the engine of `config`, whose K by batch size `k_policy` gives now, once and for all.
 
     Raises CheckpointError or ConfigError.
@@ -151,4 +169,4 @@ def build_vllm_engine(config: VllmConfig, k_policy: KPolicy, library: VllmLibrar
     library = library or InstalledVllm()
     folder = resolve_model(config.model)
     arguments = engine_arguments(config, folder, k_policy, library.argument_names)
-    return VllmEngine(config, TextCodec(folder), library, arguments)
+    return VllmEngine(config, TextCodec(folder), library, arguments, listener)

@@ -14,6 +14,8 @@ class VllmStats:
     total_blocks: int = 0
     steps: int = 0
     generated_tokens: int = 0
+    prompt_tokens: int = 0
+    """Of prompts whose first token is out."""
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     verify_steps: int = 0
@@ -39,7 +41,11 @@ class VllmStats:
             )
             found = found._with_drafts(scheduler.spec_decoding_stats)
         if iteration is not None:
-            found = replace(found, generated_tokens=found.generated_tokens + iteration.num_generation_tokens)
+            found = replace(
+                found,
+                generated_tokens=found.generated_tokens + iteration.num_generation_tokens,
+                prompt_tokens=found.prompt_tokens + iteration.num_prompt_tokens,
+            )
         return found
 
     def _with_drafts(self, drafts: Any) -> "VllmStats":

@@ -1,4 +1,4 @@
-"""What a client sees of a model, whichever engine serves it: the same tests for ours, for vLLM, and for a fake of it."""
+"""What a client sees of a model, whichever engine serves it: the same tests for ours, vLLM, and a fake of it."""
 
 import asyncio
 import json

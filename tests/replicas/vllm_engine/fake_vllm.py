@@ -125,7 +125,9 @@ class FakeAsyncLLM:
             prefix_cache_stats=SimpleNamespace(queries=8, hits=4) if index == 0 else None,
             spec_decoding_stats=drafts if self._speculative and index else None,
         )
-        self._observer(scheduler, SimpleNamespace(num_generation_tokens=len(added_ids)))
+        self._observer(
+            scheduler, SimpleNamespace(num_generation_tokens=len(added_ids), num_prompt_tokens=0 if index else 4)
+        )
 
 
 def _logprobs(token_ids: list[int], count: int | None) -> list[dict[int, Logprob]] | None:

@@ -171,6 +171,7 @@ def test_figures_follow_the_steps(bench: Bench) -> None:
     bench.run()
     stats = bench.engine.stats()
     assert (stats.steps, stats.generated_tokens, stats.free_blocks, stats.total_blocks) == (3, 6, 30, 40)
+    assert stats.prompt_tokens == 4
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (8, 4)
     assert (stats.verify_steps, stats.drafted_tokens, stats.accepted_tokens, stats.k_in_force) == (2, 6, 3, 3)
 
