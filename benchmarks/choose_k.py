@@ -56,6 +56,7 @@ def make_schedule(fit: Fit, provenance: dict[str, str], margin: float = MARGIN) 
     session = fit.sessions[-1]
     return KSchedule(
         model=session.model,
+        engine=session.engine,
         device=session.device,
         method=session.method or "none",
         buckets=choose_buckets(fit, margin),

@@ -23,7 +23,7 @@ from replicas.engine import build_engine
 from replicas.request import SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.k_policy import FixedK
-from serve_app.serve_config import load_settings
+from serve_app.serve_config import load_own_model
 
 
 class Comparison:
@@ -80,9 +80,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=8)
     args = parser.parse_args()
-    models = load_settings(args.config).models
-    model = next(m for m in models if args.model in (None, m.id))
-    config = engine_for_measuring(with_local_checkpoints(model.engine), max(args.k), max(args.batch))
+    model = load_own_model(args.config, args.model)
+    config = engine_for_measuring(with_local_checkpoints(model.engine_config), max(args.k), max(args.batch))
     comparison = Comparison(config, args.prompts)
     comparison.run(args.batch, args.k, args.tokens, args.rounds)
     print(comparison.report())

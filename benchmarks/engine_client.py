@@ -4,16 +4,18 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from benchmarks.metrics import Answer, AnswerTrace, Chunk
 from benchmarks.timed_drafter import DraftClock
 from benchmarks.workloads import Prompt
-from replicas.config import EngineConfig
+from replicas.config import EngineBase, EngineConfig
 from replicas.engine import Engine
 from replicas.errors import ConfigError
 from replicas.request import Acceptance, FinishReason, GenerationRequest, RequestOutput, SamplingParams
 from replicas.scheduling.k_policy import DraftFeedback, KPolicy
+
+Config = TypeVar("Config", bound=EngineBase)
 
 MICROSECONDS = 6
 """Digits of the seconds that are kept."""
@@ -72,7 +74,7 @@ class LoopTrace:
 
 
 @dataclass(slots=True)
-class _Open:
+class OpenAnswer:
     """An answer that is not complete."""
 
     index: int
@@ -81,6 +83,7 @@ class _Open:
     token_ids: list[int] = field(default_factory=list[int])
 
     def hear(self, output: RequestOutput, now: float) -> None:
+        """One more output."""
         self.token_ids += output.token_ids
         seconds = round(now - self.submitted, MICROSECONDS)
         self.chunks.append(Chunk(seconds, len(output.token_ids), bool(output.text)))
@@ -96,7 +99,7 @@ def run_together(
     """Answer all `prompts` (token ids), `concurrency` at a time: a closed loop, with nothing else running."""
     draft_clock = draft_clock or DraftClock()
     waiting = deque(enumerate(prompts))
-    running: dict[str, _Open] = {}
+    running: dict[str, OpenAnswer] = {}
     answers: dict[int, EngineAnswer] = {}
     submitted: dict[int, float] = {}
     steps: list[StepTime] = []
@@ -105,7 +108,7 @@ def run_together(
         while waiting and len(running) < concurrency:
             index, token_ids = waiting.popleft()
             moment = time.perf_counter()
-            running[str(index)] = _Open(index, moment)
+            running[str(index)] = OpenAnswer(index, moment)
             submitted[index] = round(moment - begin, MICROSECONDS)
             engine.add_request(GenerationRequest(str(index), tuple(token_ids), sampling))
         only_decodes = len(running) == concurrency and all(one.chunks for one in running.values())
@@ -121,7 +124,7 @@ def run_together(
             one.hear(output, now)
             if output.finish_reason is not None:
                 del running[output.request_id]
-                answers[one.index] = _closed(one, output, output.finish_reason)
+                answers[one.index] = closed_answer(one, output, output.finish_reason)
     order = sorted(answers)
     return LoopTrace(
         round(time.perf_counter() - begin, MICROSECONDS),
@@ -131,7 +134,8 @@ def run_together(
     )
 
 
-def _closed(one: _Open, last: RequestOutput, reason: FinishReason) -> EngineAnswer:
+def closed_answer(one: OpenAnswer, last: RequestOutput, reason: FinishReason) -> EngineAnswer:
+    """`one`, which ended with `last`."""
     trace = AnswerTrace(tuple(one.chunks))
     return EngineAnswer(trace, tuple(one.token_ids), last.acceptance, last.num_prompt_tokens, reason)
 
@@ -143,7 +147,7 @@ def run_alone(engine: Engine, prompt: Prompt, sampling: SamplingParams) -> Engin
     return run_together(engine, [engine.codec.encode_chat(prompt.messages)], sampling, 1).answers[0]
 
 
-def engine_for_measuring(config: EngineConfig, largest_k: int, largest_batch: int | None = None) -> EngineConfig:
+def engine_for_measuring(config: Config, largest_k: int, largest_batch: int | None = None) -> Config:
     """`config` for up to `largest_k` draft tokens and `largest_batch` sequences, with nothing cached between answers.
 
     Every prompt runs once for each K: a prefix cache would spare all but the first their prefill.
@@ -151,7 +155,9 @@ def engine_for_measuring(config: EngineConfig, largest_k: int, largest_batch: in
     """
     changes: dict[str, object] = {"enable_prefix_caching": False}
     if largest_batch is not None:
-        changes |= {"max_num_seqs": largest_batch, "num_blocks": None}
+        changes["max_num_seqs"] = largest_batch
+        if isinstance(config, EngineConfig):
+            changes["num_blocks"] = None
     speculative = config.speculative_config
     if largest_k > 0 and speculative is None:
         raise ConfigError(f"k: got {largest_k}, but the model has no speculative_config; allowed: 0")

@@ -30,7 +30,7 @@ from replicas.engine import build_engine
 from replicas.request import SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.k_policy import FixedK
-from serve_app.serve_config import load_settings
+from serve_app.serve_config import load_own_model
 
 START_LIMIT_S = 300.0
 
@@ -98,13 +98,14 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--tokens", type=int, default=128)
     args = parser.parse_args()
-    model = load_settings(args.config).models[0]
+    model = load_own_model(args.config)
     prompts = read_prompts(args.prompts, args.limit)
     with server(args.start), httpx.Client(base_url=args.url, timeout=120, trust_env=False) as client:
         started = wait_for_first_token(client, model.id)
         speculative = model.speculative_config
         engine = build_engine(
-            with_local_checkpoints(model.engine), FixedK(speculative.num_speculative_tokens if speculative else 0)
+            with_local_checkpoints(model.engine_config),
+            FixedK(speculative.num_speculative_tokens if speculative else 0),
         )
         engine.warm_up()
         sampling = SamplingParams(temperature=0, max_tokens=args.tokens)

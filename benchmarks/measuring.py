@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 from tqdm import tqdm
@@ -14,7 +15,7 @@ from tqdm import tqdm
 from benchmarks.engine_client import ChosenPolicy, engine_for_measuring, run_together
 from benchmarks.provenance import provenance
 from benchmarks.results import Cell, Results, Run, Session, append_row, read_results
-from benchmarks.sweep_config import SweepConfig
+from benchmarks.sweep_config import AnyEngineConfig, SweepConfig
 from benchmarks.timed_drafter import DraftClock, timed
 from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts, with_background
 from replicas.config import EngineConfig
@@ -23,6 +24,7 @@ from replicas.engine import Engine, build_engine
 from replicas.errors import ConfigError
 from replicas.request import SamplingParams
 from replicas.scheduling.k_policy import KPolicy
+from replicas.vllm_engine.config import VllmConfig
 from serve_app.k_policy import FixedK
 
 WARM_UP_TOKENS = 8
@@ -47,8 +49,24 @@ def prompts_of(config: SweepConfig, task: Task, prompts: Sequence[Prompt]) -> li
     return [shuffled[(task.repeat * count + index) % len(shuffled)] for index in range(count)]
 
 
+class Measurer(Protocol):
+    """An engine that does tasks."""
+
+    def warm_up(self) -> None:
+        """Nothing of it is kept."""
+        ...
+
+    def run(self, task: Task, session: str, policy: KPolicy) -> Run:
+        """Do `task` with K by `policy`."""
+        ...
+
+    def close(self) -> None:
+        """End what runs in other processes."""
+        ...
+
+
 class MeasuringEngine:
-    """The engine that does tasks, each with a fresh K policy."""
+    """Our own engine, each task with a fresh K policy."""
 
     def __init__(self, config: SweepConfig, engine: EngineConfig) -> None:
         self._config = config
@@ -76,6 +94,9 @@ class MeasuringEngine:
         trace = run_together(self._engine, prompts, sampling, task.cell.batch, self._clock)
         return Run(session, task.cell, task.repeat, trace, tuple(prompt.category for prompt in chosen))
 
+    def close(self) -> None:
+        """See Measurer."""
+
     def _engine_prompt(self, prompt: Prompt, context_tokens: int | None) -> list[int]:
         codec = self._engine.codec
         assert codec is not None, "build_engine always gives one"
@@ -84,11 +105,12 @@ class MeasuringEngine:
         return codec.encode_chat(prompt.messages)
 
 
-def new_session(digest: str, model: str, engine: EngineConfig) -> Session:
+def new_session(digest: str, model: str, engine: AnyEngineConfig) -> Session:
     """The invocation that is running."""
     method = engine.speculative_config.method if engine.speculative_config else None
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Session(uuid4().hex[:8], began, digest, model, engine.device, method, provenance())
+    kind = "vllm" if isinstance(engine, VllmConfig) else "eyrie"
+    return Session(uuid4().hex[:8], began, digest, model, engine.device, method, provenance(), kind)
 
 
 def refuse_mixture(known: Results, session: Session, path: Path) -> None:
@@ -110,7 +132,7 @@ def refuse_mixture(known: Results, session: Session, path: Path) -> None:
 def measure(
     tasks: Sequence[Task],
     policy_of: Callable[[Cell], KPolicy],
-    build: Callable[[], MeasuringEngine],
+    build: Callable[[], Measurer],
     session: Session,
     path: Path,
     minutes: float | None,
@@ -127,6 +149,7 @@ def measure(
     if not left:
         print(f"{path} is complete: {finished} runs", file=sys.stderr)
         return 0
+    engine: Measurer | None = None
     try:
         engine = build()
         engine.warm_up()
@@ -139,5 +162,8 @@ def measure(
     except KeyboardInterrupt:
         print(f"\ninterrupted; {path} holds {finished} of {len(tasks)} runs, the same command goes on", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        if engine is not None:
+            engine.close()
     print(f"{path} holds {finished} of {len(tasks)} runs", file=sys.stderr)
     return 0 if finished == len(tasks) else UNFINISHED

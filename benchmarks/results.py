@@ -28,6 +28,7 @@ class Session:
     """The drafter's."""
     provenance: dict[str, str]
     """Commit, machine, versions, command."""
+    engine: str = "eyrie"
     kind: Literal["session"] = "session"
 
 

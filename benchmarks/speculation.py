@@ -23,7 +23,7 @@ from replicas.models.source import resolve_model
 from replicas.request import Acceptance, SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.k_policy import FixedK
-from serve_app.serve_config import load_settings
+from serve_app.serve_config import load_own_model
 
 
 @dataclass(slots=True)
@@ -110,9 +110,8 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--transformers", action="store_true", help="measure transformers' generate too")
     args = parser.parse_args()
-    models = load_settings(args.config).models
-    model = next(m for m in models if args.model in (None, m.id))
-    config, ks = with_local_checkpoints(model.engine), sorted({0, *args.k})
+    model = load_own_model(args.config, args.model)
+    config, ks = with_local_checkpoints(model.engine_config), sorted({0, *args.k})
     modes, peer = measure(config, ks, args.prompts, args.limit, args.tokens, args.temperature, args.transformers)
     print(report(modes, peer))
     print(json.dumps(provenance()))

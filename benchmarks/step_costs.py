@@ -33,7 +33,7 @@ from replicas.runner.shape_buckets import ShapeBuckets
 from replicas.scheduling.step_plan import BatchPlan, SequencePlan, StepPlan, TokenChoice
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.k_policy import FixedK
-from serve_app.serve_config import load_settings
+from serve_app.serve_config import load_own_model
 
 K = 5
 """Drafts of the widest program: 6 rows are verified."""
@@ -202,9 +202,8 @@ def main() -> None:
     parser.add_argument("--model", help="id of the model in the config; its first one by default")
     parser.add_argument("--rounds", type=int, default=100)
     args = parser.parse_args()
-    models = load_settings(args.config).models
-    model = next(m for m in models if args.model in (None, m.id))
-    config = engine_for_measuring(with_local_checkpoints(model.engine), K, BATCH)
+    model = load_own_model(args.config, args.model)
+    config = engine_for_measuring(with_local_checkpoints(model.engine_config), K, BATCH)
     timings = measure_programs(config, args.rounds)
     batch = measure_batch(build_engine(config, FixedK(0)), args.rounds)
     print(report(timings, batch))

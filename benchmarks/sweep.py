@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from benchmarks.measuring import UNFINISHED, MeasuringEngine, Task, measure, new_session
+from benchmarks.measurers import measurer, ordered
+from benchmarks.measuring import UNFINISHED, Task, measure, new_session
 from benchmarks.results import Cell
 from benchmarks.sweep_config import SweepConfig, config_hash, file_stem, load_sweep_config, measured_model
 from replicas.errors import EyrieError
@@ -38,9 +39,9 @@ def sweep(config: SweepConfig, out: Path | None, minutes: float | None) -> int:
     """Do what is left of `config`; returns the exit status. Raises ConfigError."""
     model, engine = measured_model(config)
     return measure(
-        tasks(config),
+        ordered(tasks(config), engine),
         lambda cell: FixedK(cell.k or 0),
-        lambda: MeasuringEngine(config, engine),
+        lambda: measurer(config, engine),
         new_session(config_hash(config, engine), model, engine),
         out or RESULTS / f"{file_stem(model, engine)}.jsonl",
         minutes,

@@ -10,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from benchmarks.workloads import OWN_PROMPTS
 from replicas.config import MAX_SPECULATIVE_TOKENS, EngineConfig
 from replicas.errors import ConfigError
+from replicas.vllm_engine.config import VllmConfig
 from serve_app.checkpoint_paths import find_file, with_local_checkpoints
 from serve_app.serve_config import load_settings
 from serve_app.validation_sentences import sentences
 
+AnyEngineConfig = EngineConfig | VllmConfig
 K = Annotated[int, Field(ge=0, le=MAX_SPECULATIVE_TOKENS)]
 Batch = Annotated[int, Field(ge=1, le=256)]
 Tokens = Annotated[int, Field(ge=1)]
@@ -85,20 +87,21 @@ def load_sweep_config(path: Path, prompts: Path | None = None) -> SweepConfig:
     return config.model_copy(update={"deployment": find_file("deployment", config.deployment), "prompts": prompts})
 
 
-def measured_model(config: SweepConfig) -> tuple[str, EngineConfig]:
+def measured_model(config: SweepConfig) -> tuple[str, AnyEngineConfig]:
     """The id and the engine of the model that `config` measures. Raises ConfigError."""
     models = load_settings(config.deployment).models
     for model in models:
         if config.model in (None, model.id):
             _fits(config, model.max_model_len)
-            return model.id, with_local_checkpoints(model.engine)
+            return model.id, with_local_checkpoints(model.engine_config)
     ids = ", ".join(model.id for model in models)
     raise ConfigError(f"model: {config.deployment} has no model {config.model!r}; allowed: {ids}")
 
 
-def file_stem(model: str, engine: EngineConfig) -> str:
+def file_stem(model: str, engine: AnyEngineConfig) -> str:
     """How files about a model on a device are named."""
-    return f"{model.replace('/', '--').replace(':', '--')}-{engine.device}"
+    suffix = "-vllm" if isinstance(engine, VllmConfig) else ""
+    return f"{model.replace('/', '--').replace(':', '--')}-{engine.device}{suffix}"
 
 
 def _fits(config: SweepConfig, max_model_len: int) -> None:
@@ -110,7 +113,7 @@ def _fits(config: SweepConfig, max_model_len: int) -> None:
         )
 
 
-def config_hash(config: SweepConfig, engine: EngineConfig) -> str:
+def config_hash(config: SweepConfig, engine: AnyEngineConfig) -> str:
     """16 hex digits that change with what is measured: cells, engine, the text of the prompts; folders do not count."""
     speculative = engine.speculative_config
     if speculative is not None and speculative.model is not None:

@@ -19,7 +19,8 @@ import numpy as np
 
 from benchmarks.fit.bootstrap import Floats, Indices, Interval, interval
 from benchmarks.fit.tables import Table
-from benchmarks.measuring import MeasuringEngine, Task, measure, new_session
+from benchmarks.measurers import measurer, ordered
+from benchmarks.measuring import Task, measure, new_session
 from benchmarks.results import Cell, Run, read_results
 from benchmarks.sweep_config import SweepConfig, config_hash, file_stem, load_sweep_config, measured_model
 from replicas.errors import EyrieError
@@ -145,9 +146,9 @@ def verify(config: SweepConfig, schedule: KSchedule, repeats: int, out: Path | N
     what = f"{config_hash(config, engine)} {schedule.buckets} {schedule.hold_steps} {schedule.best_fixed_k} {repeats}"
     session = new_session(hashlib.sha256(what.encode()).hexdigest()[:16], model, engine)
     status = measure(
-        verification_tasks(config, schedule.best_fixed_k, repeats),
+        ordered(verification_tasks(config, schedule.best_fixed_k, repeats), engine),
         lambda cell: _policy(cell, schedule),
-        lambda: MeasuringEngine(config, engine),
+        lambda: measurer(config, engine),
         session,
         path,
         minutes,

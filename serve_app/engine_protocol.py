@@ -1,11 +1,12 @@
-"""What a replica needs of an engine. `replicas.async_engine.AsyncEngine` has it, and so have the fakes of the tests."""
+"""What a replica needs of an engine. AsyncEngine has it, VllmEngine has it, and so have the fakes of the tests."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from replicas.config import EngineConfig
+from replicas.config import EngineBase, EngineConfig
 from replicas.request import GenerationRequest, RequestOutput
 from replicas.scheduling.k_policy import KPolicy
+from replicas.vllm_engine.config import VllmConfig
 
 ToolFormat = Literal["hermes", "other"] | None
 """How a chat template writes tools and calls; None: it knows none."""
@@ -45,7 +46,7 @@ class AsyncEngine(Protocol):
     """An engine on a thread of its own."""
 
     @property
-    def config(self) -> EngineConfig: ...
+    def config(self) -> EngineBase: ...
 
     @property
     def codec(self) -> Codec: ...
@@ -65,13 +66,17 @@ class AsyncEngine(Protocol):
     def shutdown(self) -> None: ...
 
 
-EngineBuilder = Callable[[EngineConfig, KPolicy], AsyncEngine]
+EngineBuilder = Callable[[EngineBase, KPolicy], AsyncEngine]
 """Blocks until the engine is warm. Raises CheckpointError or ConfigError."""
 
 
-def build_own_engine(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
-    """Our engine."""
+def build_served_engine(config: EngineBase, k_policy: KPolicy) -> AsyncEngine:
+    """The engine that `config` is of: ours or vLLM."""
     # Imported here: the processes that only build or relay (driver, ingress) do without torch.
+    if isinstance(config, VllmConfig):
+        from replicas.vllm_engine.engine import build_vllm_engine
+
+        return build_vllm_engine(config, k_policy)
     from replicas.async_engine import build_async_engine
 
-    return build_async_engine(config, k_policy)
+    return build_async_engine(EngineConfig.model_validate(config), k_policy)

@@ -9,7 +9,7 @@ from serve_app.checkpoint_paths import find_file
 from serve_app.k_schedule import KSchedule, load_k_schedule
 from serve_app.live_k_policy import LiveK
 from serve_app.live_settings import ModelLive
-from serve_app.settings import ModelSettings
+from serve_app.settings import AnyModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,17 @@ class ScheduledK:
             self._k = wanted
 
 
-def k_policy_of(settings: ModelSettings, live: ModelLive | None = None) -> KPolicy:
+def k_policy_of(settings: AnyModelSettings, live: ModelLive | None = None) -> KPolicy:
     """The policy that `settings` ask for, or `live` in their place; a fresh one, which a replica can take any time.
 
     Raises ConfigError for a K without programs, and for a schedule that is not there, is wrong, or does not fit.
     """
     speculative = settings.speculative_config
+    if live is not None and live.num_speculative_tokens is not None and settings.engine == "vllm":
+        raise ConfigError(
+            f"num_speculative_tokens: got {live.num_speculative_tokens}; vLLM fixes K when it starts; allowed: null, "
+            "and with a restart the model's speculative_config or k_schedule"
+        )
     if live is not None and live.num_speculative_tokens is not None:
         return _fixed(live.num_speculative_tokens, speculative)
     if speculative is None:
@@ -66,6 +71,7 @@ def k_policy_of(settings: ModelSettings, live: ModelLive | None = None) -> KPoli
     path = find_file("k_schedule", settings.k_schedule)
     schedule = load_k_schedule(path)
     for key, measured, served in (
+        ("engine", schedule.engine, settings.engine),
         ("device", schedule.device, settings.device),
         ("method", schedule.method, speculative.method),
     ):

@@ -35,6 +35,8 @@ class KSchedule(_Part):
 
     model: str
     """The id of the model that was measured."""
+    engine: str = "eyrie"
+    """Which measured it."""
     device: str
     method: str
     """The drafter's."""

@@ -11,7 +11,7 @@ from replicas.errors import EngineDeadError, RequestError
 from replicas.request import GenerationRequest, RequestOutput
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.choices import choice_sampling, merged
-from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_own_engine
+from serve_app.engine_protocol import AsyncEngine, EngineBuilder, build_served_engine
 from serve_app.exchangeable_k import ExchangeableK
 from serve_app.generation import ChatMessage, Delta, GenerationJob, ScoredToken, Tokenized, TokenizeJob
 from serve_app.k_policy import FixedK, k_policy_of
@@ -23,7 +23,7 @@ from serve_app.prompt_tokens import check_token_ids, token_ids_of
 from serve_app.replica_figures import replica_figures
 from serve_app.replica_metrics import ReplicaMetrics, SequenceTimes
 from serve_app.request_ids import http_request_id
-from serve_app.settings import ModelSettings
+from serve_app.settings import AnyModelSettings
 from serve_app.token_scores import TokenScores
 
 logger = logging.getLogger(__name__)
@@ -34,14 +34,14 @@ class ModelReplica:
 
     def __init__(
         self,
-        settings: ModelSettings,
-        build_engine: EngineBuilder = build_own_engine,
+        settings: AnyModelSettings,
+        build_engine: EngineBuilder = build_served_engine,
         end_process: Callable[[], None] = end_process_soon,
         recorder_of: Callable[[Sequence[Metric], str], Recorder] = RayRecorder,
     ) -> None:
         """`end_process` ends the replica after its engine: it returns at once."""
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
-        config = with_local_checkpoints(settings.engine)
+        config = with_local_checkpoints(settings.engine_config)
         self._k_policy = k_policy = ExchangeableK(FixedK(0))
         # No method of this object: it has to go, and its engine with it, when its last user does.
         self._live = LiveConfig(ModelLive, lambda live: k_policy.use(k_policy_of(settings, live)))

@@ -13,7 +13,7 @@ from replicas.errors import ConfigError
 from serve_app.api_keys import DEFAULT_VARIABLE, access_of, is_loopback
 from serve_app.k_policy import k_policy_of
 from serve_app.live_settings import IngressLive, ModelLive, live_settings
-from serve_app.settings import INGRESS_DEPLOYMENT, AppSettings
+from serve_app.settings import INGRESS_DEPLOYMENT, AppSettings, ModelSettings
 from serve_app.untyped_data import list_or_none, mapping_or_none
 from serve_app.validation_sentences import sentences, unknown_keys, value_text
 
@@ -45,6 +45,20 @@ def load_settings(path: Path) -> AppSettings:
     if len(settings) != 1:
         raise ConfigError(f"applications: {len(settings)} have the import_path {IMPORT_PATH!r}; allowed: exactly 1")
     return settings[0]
+
+
+def load_own_model(path: Path, name: str | None = None) -> ModelSettings:
+    """Of the Serve YAML at `path`, the model with id `name`, or the first, for tools that drive our own engine.
+
+    Raises ConfigError for an id that there is not, and for a model that vLLM serves.
+    """
+    models = load_settings(path).models
+    chosen = next((model for model in models if name in (None, model.id)), None)
+    if chosen is None:
+        raise ConfigError(f"--model: got {name!r}; {path} has {', '.join(model.id for model in models)}")
+    if not isinstance(chosen, ModelSettings):
+        raise ConfigError(f"--model: {chosen.id} has engine vllm; this command measures our own engine alone")
+    return chosen
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from serve_app.metric_definitions import Metric
 from serve_app.metric_recorder import Recorder
 from serve_app.model_client import ModelClient
 from serve_app.openai_responses import Model, ModelSpeculation
-from serve_app.settings import ModelSettings
+from serve_app.settings import AnyModelSettings
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """One model, and how to reach its replicas."""
 
-    settings: ModelSettings
+    settings: AnyModelSettings
     client: ModelClient
     created: int
     recorder: Recorder | None = None

@@ -2,14 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Discriminator, Field, ModelWrapValidatorHandler, Tag, ValidationError, model_validator
 from typing_extensions import Self
 
-from replicas.config import EngineConfig
+from replicas.config import EngineBase, EngineConfig
 from replicas.errors import ConfigError
+from replicas.vllm_engine.config import VllmConfig
 from serve_app.autoscaling_settings import AutoscalingSettings, OngoingRequestsScaling
 from serve_app.routing_settings import RoutingSettings
 from serve_app.strict_settings import Count, StrictSettings
+from serve_app.untyped_data import mapping_or_none
 from serve_app.validation_sentences import WHOLE, sentences
 
 INGRESS_DEPLOYMENT = "Ingress"
@@ -20,6 +22,8 @@ REPLICA_VARIABLES = {
     "neuron": {},
     "xla-cpu": {},
 }
+VLLM_VARIABLES = {"VLLM_NO_USAGE_STATS": "1"}
+"""VLLM tells nobody of its use."""
 NEURON_CORES = "neuron_cores"
 """Ray's name of the resource; a process that holds some finds their numbers in NEURON_RT_VISIBLE_CORES."""
 
@@ -36,6 +40,8 @@ class ResourceSettings(StrictSettings):
     """Bytes."""
     neuron_cores: Count | None = None
     """None: one a rank on device neuron, else none."""
+    num_gpus: Annotated[float, Field(ge=0)] | None = None
+    """None: one a rank on device cuda, else none. Less than one: replicas share a GPU."""
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Other Ray resources, by name."""
 
@@ -45,16 +51,19 @@ class ResourceSettings(StrictSettings):
             raise ValueError(f"custom holds {NEURON_CORES}; allowed: resources.neuron_cores, its own key")
         return self
 
-    def ray_actor_options(self, neuron_cores: int = 0) -> dict[str, Any]:
-        """As Serve takes them, with `neuron_cores` where this says nothing of them."""
+    def ray_actor_options(self, neuron_cores: int = 0, num_gpus: int = 0) -> dict[str, Any]:
+        """As Serve takes them, with `neuron_cores` and `num_gpus` where this says nothing of them."""
         cores = neuron_cores if self.neuron_cores is None else self.neuron_cores
+        gpus = num_gpus if self.num_gpus is None else self.num_gpus
         resources = self.custom | ({NEURON_CORES: cores} if cores else {})
         options: dict[str, Any] = {"num_cpus": self.num_cpus, "resources": resources}
+        if gpus:
+            options["num_gpus"] = gpus
         return options if self.memory is None else options | {"memory": self.memory}
 
 
-class ModelSettings(EngineConfig):
-    """One model: the keys of its engine, its name in the API, and how its replicas scale."""
+class ServedModelSettings(EngineBase):
+    """One model, whichever engine serves it: its name in the API, its K, and how its replicas scale."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
     """The `model` of a request."""
@@ -79,14 +88,31 @@ class ModelSettings(EngineConfig):
         return self
 
     @property
-    def engine(self) -> EngineConfig:
-        """The engine's part."""
-        return EngineConfig.model_validate(self.model_dump(include=set(EngineConfig.model_fields)))
-
-    @property
     def deployment_name(self) -> str:
         """Its name in Serve, where slashes would read as levels."""
         return self.id.replace("/", "--").replace(":", "--")
+
+    @property
+    def num_ongoing_requests(self) -> int:
+        """`max_ongoing_requests`, with its default filled in."""
+        return self.max_ongoing_requests or 2 * self.max_num_seqs
+
+    @property
+    def placement_options(self) -> dict[str, Any]:
+        """Options of the deployment beside ray_actor_options, for replicas of several actors."""
+        return {}
+
+
+class ModelSettings(EngineConfig, ServedModelSettings):
+    """A model that our own engine serves."""
+
+    engine: Literal["eyrie"] = "eyrie"
+    """Ours; vllm has keys of its own."""
+
+    @property
+    def engine_config(self) -> EngineConfig:
+        """The engine's part."""
+        return EngineConfig.model_validate(self.model_dump(include=set(EngineConfig.model_fields)))
 
     @property
     def ray_actor_options(self) -> dict[str, Any]:
@@ -104,6 +130,12 @@ class ModelSettings(EngineConfig):
             return None
         bundle = {"CPU": options["num_cpus"], **options["resources"]}
         return [bundle | ({"memory": options["memory"]} if "memory" in options else {})]
+
+    @property
+    def placement_options(self) -> dict[str, Any]:
+        """See ServedModelSettings."""
+        bundles = self.placement_group_bundles
+        return {} if bundles is None else {"placement_group_bundles": bundles}
 
     @model_validator(mode="after")
     def _each_rank_has_a_core(self) -> Self:
@@ -123,10 +155,76 @@ class ModelSettings(EngineConfig):
             changes |= {"tensor_parallel_size": 1, "executor": "lazy"}
         return self.model_dump() | changes
 
+
+class VllmModelSettings(VllmConfig, ServedModelSettings):
+    """A model that vLLM serves."""
+
+    engine: Literal["vllm"]
+
     @property
-    def num_ongoing_requests(self) -> int:
-        """`max_ongoing_requests`, with its default filled in."""
-        return self.max_ongoing_requests or 2 * self.max_num_seqs
+    def engine_config(self) -> VllmConfig:
+        """The engine's part."""
+        return VllmConfig.model_validate(self.model_dump(include=set(VllmConfig.model_fields)))
+
+    @property
+    def ray_actor_options(self) -> dict[str, Any]:
+        """What the replica's own process reserves, and the variables that it starts with."""
+        cores = self.tensor_parallel_size if self.device == "neuron" else 0
+        gpus = 1 if self.device == "cuda" and not self.uses_placement_group else 0
+        return self.resources.ray_actor_options(cores, gpus) | {"runtime_env": {"env_vars": VLLM_VARIABLES}}
+
+    @property
+    def placement_options(self) -> dict[str, Any]:
+        """One placement group for the replica and its ranks: a bundle a GPU, the replica's process in the first.
+
+        The process itself takes no GPU: its ranks, the actors that vLLM starts, take one each.
+        """
+        if not self.uses_placement_group:
+            return {}
+        own = self.ray_actor_options
+        first = {"CPU": own["num_cpus"], "GPU": 1, **own["resources"]}
+        if "memory" in own:
+            first["memory"] = own["memory"]
+        others = [{"GPU": 1}] * (self.tensor_parallel_size - 1)
+        return {"placement_group_bundles": [first, *others], "placement_group_strategy": "PACK"}
+
+    @model_validator(mode="after")
+    def _vllm_has_it(self) -> Self:
+        if self.live_k:
+            raise ValueError(
+                "live_k is true; allowed with engine vllm: false, since vLLM fixes K by batch at its start"
+            )
+        if self.resources.num_gpus is not None and self.uses_placement_group:
+            raise ValueError(
+                f"resources.num_gpus is {self.resources.num_gpus}; with tensor_parallel_size "
+                f"{self.tensor_parallel_size} each rank has one: leave it out"
+            )
+        return self
+
+    def data_on_device(self, device: str) -> dict[str, Any]:
+        """The same model's keys on `device` (cpu: as one rank)."""
+        ranks = 1 if device == "cpu" else self.tensor_parallel_size
+        return self.model_dump() | {"device": device, "tensor_parallel_size": ranks}
+
+
+AnyModelSettings = ModelSettings | VllmModelSettings
+
+
+def _engine_of(model: Any) -> str | None:
+    """The tag by which pydantic tells one of AnyModelSettings."""
+    fields = mapping_or_none(model)
+    named = getattr(model, "engine", None) if fields is None else fields.get("engine", "eyrie")
+    return named if isinstance(named, str) else None
+
+
+ModelEntry = Annotated[
+    Annotated[ModelSettings, Tag("eyrie")] | Annotated[VllmModelSettings, Tag("vllm")],
+    Discriminator(
+        _engine_of,
+        custom_error_type="unknown_engine",
+        custom_error_message="engine: allowed: eyrie (the default) or vllm",
+    ),
+]
 
 
 class IngressSettings(StrictSettings):
@@ -156,7 +254,7 @@ class AuthSettings(StrictSettings):
 class AppSettings(StrictSettings):
     """The whole of `args`. Anything wrong in it raises ConfigError: one line a problem."""
 
-    models: Annotated[list[ModelSettings], Field(min_length=1)]
+    models: Annotated[list[ModelEntry], Field(min_length=1)]
     ingress: IngressSettings = IngressSettings()
     auth: AuthSettings | Literal["none"] | None = None
     """API keys. null: those in the variable EYRIE_API_KEYS, or else requests from this machine only; none: anybody."""

@@ -4,7 +4,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from serve_app.untyped_data import list_or_none, mapping_or_none
@@ -16,11 +16,10 @@ WHOLE = "(the whole)"
 
 def sentences(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """One sentence for each problem of `error`, which validating against `root` raised."""
-    problems: list[str] = []
-    for details in error.errors(include_url=False):
-        path, model = _resolved(root, details["loc"])
-        problems.append(f"{path_text(path)}: {_complaint(details, model)}")
-    return problems
+    return [
+        f"{path_text(_without_tags(details['loc'], root))}: {_complaint(details, _model_at(root, details['loc'][:-1]))}"
+        for details in error.errors(include_url=False)
+    ]
 
 
 def path_text(location: Sequence[int | str]) -> str:
@@ -70,39 +69,52 @@ def _keys(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
-def _resolved(root: type[BaseModel], location: Sequence[int | str]) -> tuple[list[int | str], type[BaseModel] | None]:
-    """The path without the tags that pydantic puts in for unions, and the model whose key its last part is."""
-    path: list[int | str] = []
-    here: Any = root
-    model: type[BaseModel] | None = root
+def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
+    annotation: Any = root
     for part in location:
-        tagged = _tagged(here, part)
-        if tagged is not None:
-            here = tagged
-            continue
-        path.append(part)
         if isinstance(part, str):
-            model = _nested_model(here)
-            here = None if model is None else _keys(model).get(part)
-    return path, model
+            annotation = _step(annotation, part)[0]
+    return _nested_model(annotation)
 
 
-def _tagged(annotation: Any, tag: int | str) -> type[BaseModel] | None:
-    """The model of a union whose `policy` is `tag`."""
-    for part in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ():
-        model = _nested_model(part)
-        policy = model.model_fields.get("policy") if model else None
-        if policy is not None and tag in get_args(policy.annotation):
-            return model
-    return None
+def _without_tags(location: Sequence[int | str], root: type[BaseModel]) -> list[int | str]:
+    """`location` as the data has it: pydantic adds the tag of a union's member."""
+    annotation: Any = root
+    found: list[int | str] = []
+    for part in location:
+        is_tag = False
+        if isinstance(part, str):
+            annotation, is_tag = _step(annotation, part)
+        if not is_tag:
+            found.append(part)
+    return found
+
+
+def _step(annotation: Any, part: str) -> tuple[Any, bool]:
+    """The annotation of `part` of `annotation`, and whether it is a tag of a union rather than a key."""
+    tagged = _tagged_members(annotation)
+    if part in tagged:
+        return tagged[part], True
+    model = _nested_model(annotation)
+    return None if model is None else _keys(model).get(part), False
+
+
+def _tagged_members(annotation: Any) -> dict[str, Any]:
+    """Members of the tagged union that `annotation` is, or is a list of."""
+    found: dict[str, Any] = {}
+    for member in get_args(annotation):
+        for tag in get_args(member)[1:] if get_origin(member) is Annotated else ():
+            if isinstance(tag, Tag):
+                found[tag.tag] = member
+        if get_origin(member) is not None and not found:
+            found = _tagged_members(member)
+    return found
 
 
 def _nested_model(annotation: Any) -> type[BaseModel] | None:
     """The model that `annotation` is, or is optional of, or is a list of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) is Annotated:
-        return _nested_model(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType, list, tuple):
+    if get_origin(annotation) in (Union, types.UnionType, list, tuple, Annotated):
         return next((model for part in get_args(annotation) if (model := _nested_model(part))), None)
     return None

@@ -21,10 +21,9 @@ from benchmarks.compare.race import Lap, Race, race
 from benchmarks.compare.report import NOTES, advice, table
 from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
-from replicas.errors import ConfigError, EyrieError
+from replicas.errors import EyrieError
 from serve_app.checkpoint_paths import PROJECT_ROOT, with_local_checkpoints
-from serve_app.serve_config import load_settings
-from serve_app.settings import ModelSettings
+from serve_app.serve_config import load_own_model
 
 RESULTS = Path("results/compare")
 
@@ -62,21 +61,12 @@ def write(stem: Path, markdown: str, content: dict[str, Any]) -> None:
     stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def served_model(config: Path, name: str | None) -> ModelSettings:
-    """Of `config`, the model with id `name`, or its first. Raises ConfigError."""
-    models = load_settings(config).models
-    chosen = next((model for model in models if name in (None, model.id)), None)
-    if chosen is None:
-        raise ConfigError(f"--model: got {name!r}; {config} has {', '.join(model.id for model in models)}")
-    return chosen
-
-
 def compare(args: argparse.Namespace) -> str:
     """Measure, write, and give back the Markdown. Raises EyrieError, in one sentence."""
-    model = served_model(args.config, args.model)
+    model = load_own_model(args.config, args.model)
     ks = ks_of(args.k)
     drafters = contestants(args.drafter, max(ks), model)
-    config = with_local_checkpoints(model.engine)
+    config = with_local_checkpoints(model.engine_config)
     found = race(config, drafters, ks, read_prompts(args.prompts, args.limit), args.tokens)
     all_figures, source = figures_of(found), provenance()
     where = f"{model.id}, {len(found.prompts)} prompts, up to {args.tokens} tokens each, `{source['command']}`"

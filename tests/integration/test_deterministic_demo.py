@@ -6,7 +6,7 @@ import torch
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.engine import build_engine
 from serve_app.checkpoint_paths import with_local_checkpoints
-from serve_app.serve_config import load_settings
+from serve_app.serve_config import load_own_model
 from tests.integration.serve_process import CONFIG
 from tests.reference.emitted_logits import EmittedLogits
 from tests.reference.hand_built_engine import Answer, generate, greedy_request
@@ -20,7 +20,7 @@ class Demo:
     """The demo's engine in the deterministic mode."""
 
     def __init__(self, **changes: object) -> None:
-        served = load_settings(CONFIG).models[0].engine
+        served = load_own_model(CONFIG).engine_config
         changes = {"deterministic": True, "max_model_len": 256} | changes
         self.policy = FixedK(0)
         self.engine = build_engine(with_local_checkpoints(served.model_copy(update=changes)), self.policy)

@@ -10,7 +10,7 @@ from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.engine import Engine, build_engine
 from replicas.request import GenerationRequest
 from serve_app.checkpoint_paths import with_local_checkpoints
-from serve_app.serve_config import load_settings
+from serve_app.serve_config import load_own_model
 from tests.integration.serve_process import CONFIG
 from tests.reference.decoding import full_logits
 from tests.reference.hand_built_engine import Answer, generate, greedy_request
@@ -26,7 +26,7 @@ class Demo:
     """The demo's engine, and its answers to PROMPTS at K=0."""
 
     def __init__(self, dtype: str) -> None:
-        served = load_settings(CONFIG).models[0].engine
+        served = load_own_model(CONFIG).engine_config
         config = engine_for_measuring(served, 8).model_copy(update={"dtype": dtype, "max_model_len": 256})
         self.policy = FixedK(0)
         self.engine: Engine = build_engine(with_local_checkpoints(config), self.policy)

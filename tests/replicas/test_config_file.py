@@ -29,7 +29,7 @@ def test_the_engines_of_a_deployment_are_those_that_it_serves() -> None:
     [engine] = read_engines(CONFIG)
     served = yaml.safe_load(CONFIG.read_text())["applications"][0]["args"]["models"][0]
     assert engine.name == "smollm2-135m"
-    assert engine.config == ModelSettings.model_validate(served).engine
+    assert engine.config == ModelSettings.model_validate(served).engine_config
 
 
 def test_the_keys_that_are_left_out_are_the_deployment_s() -> None:
@@ -53,7 +53,7 @@ def test_problems_are_told_with_their_place(path: Path) -> None:
     models = [{"id": "a", "model": "m", "max_num_seq": 3, "speculative_config": head}, {"id": "b", "max_num_seqs": 0}]
     nested, unknown, *others = problems(path, {"applications": [{"args": {"models": models}}]})
     place = "applications[0].args.models[0]."
-    assert unknown.startswith(f"{place}max_num_seq: unknown key; allowed: model, device, dtype,")
+    assert unknown.startswith(f"{place}max_num_seq: unknown key; allowed: model, tensor_parallel_size,")
     assert nested.startswith(f"{place}speculative_config.num_spec_tokens: unknown key; allowed: method, model,")
     assert others == [
         "applications[0].args.models[1].model: Field required",

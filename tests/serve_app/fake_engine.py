@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any
 
-from replicas.config import EngineConfig
+from replicas.config import EngineBase
 from replicas.errors import EngineDeadError, RequestError
 from replicas.request import Acceptance, FinishReason, GenerationRequest, RequestOutput, TokenLogprobs
 from replicas.scheduling.k_policy import KPolicy
@@ -62,7 +62,7 @@ class FakeEngine:
 
     codec = ByteCodec()
 
-    def __init__(self, config: EngineConfig, k_policy: KPolicy, pieces: Pieces) -> None:
+    def __init__(self, config: EngineBase, k_policy: KPolicy, pieces: Pieces) -> None:
         self.config, self.k_policy = config, k_policy
         self._pieces = pieces
         self.requests: list[GenerationRequest] = []
@@ -149,7 +149,7 @@ class LocalClient:
     def __init__(self, settings: ModelSettings, pieces: Pieces) -> None:
         self.engines: list[FakeEngine] = []
 
-        def build(config: EngineConfig, k_policy: KPolicy) -> FakeEngine:
+        def build(config: EngineBase, k_policy: KPolicy) -> FakeEngine:
             self.engines.append(FakeEngine(config, k_policy, pieces))
             return self.engines[-1]
 

@@ -34,5 +34,7 @@ def test_one_variable_puts_a_deployment_on_another_device(monkeypatch: pytest.Mo
 
 
 def test_serve_gets_our_sentences_for_wrong_args() -> None:
-    with pytest.raises(ConfigError, match=r"^models\[0\].max_num_seq: unknown key; allowed: model, device"):
+    with pytest.raises(
+        ConfigError, match=r"^models\[0\].max_num_seq: unknown key; allowed: model, tensor_parallel_size"
+    ):
         serve_calls(build, {"models": [{"id": "a", "model": "b", "max_num_seq": 3}]})

@@ -24,7 +24,7 @@ def refused(data: Any) -> list[str]:
 
 def test_a_model_is_its_engine_and_its_deployment() -> None:
     [model] = AppSettings.model_validate(args(max_num_seqs=4, id="org/small")).models
-    assert model.engine == EngineConfig.model_validate(
+    assert model.engine_config == EngineConfig.model_validate(
         {"model": "target", "max_num_seqs": 4, "speculative_config": SPECULATIVE}
     )
     assert model.deployment_name == "org--small"
@@ -73,7 +73,7 @@ def test_a_model_is_its_engine_and_its_deployment() -> None:
         ),
         (
             args(resources={"cpus": 1}),
-            "models[0].resources.cpus: unknown key; allowed: num_cpus, memory, neuron_cores, custom",
+            "models[0].resources.cpus: unknown key; allowed: num_cpus, memory, neuron_cores, num_gpus, custom",
         ),
         (
             args(k_schedule="s.yaml", speculative_config=None),

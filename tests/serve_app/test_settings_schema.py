@@ -9,6 +9,7 @@ import yaml
 
 from serve_app.checkpoint_paths import PROJECT_ROOT
 from serve_app.serve_config import load_settings
+from serve_app.settings import ModelSettings
 from serve_app.settings_schema import settings_schema
 
 CONFIGS = PROJECT_ROOT / "configs"
@@ -61,6 +62,8 @@ def test_the_schema_tells_what_a_key_means() -> None:
 
 def test_two_models_with_settings_of_their_own(config: dict[str, Any]) -> None:
     first, second = load_settings(CONFIGS / "multi_model.yaml").models
+    assert isinstance(first, ModelSettings)
+    assert isinstance(second, ModelSettings)
     assert first.speculative_config is not None
     assert first.speculative_config.num_speculative_tokens == 2
     assert second.speculative_config is None

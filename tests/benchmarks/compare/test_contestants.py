@@ -68,6 +68,6 @@ def test_other_ks_are_refused(text: str) -> None:
 
 def test_an_engine_for_one_sequence_without_a_cache() -> None:
     speculative = SpeculativeConfig(method="ngram", num_speculative_tokens=6)
-    config = alone(model(num_blocks=900).engine, speculative)
+    config = alone(model(num_blocks=900).engine_config, speculative)
     assert (config.max_num_seqs, config.num_blocks, config.enable_prefix_caching) == (1, None, False)
     assert config.speculative_config == speculative
