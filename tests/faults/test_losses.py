@@ -39,7 +39,7 @@ def text(cluster: ServedCluster) -> str:
 
 
 def loaded(cluster: ServedCluster) -> Load:
-    """Eight plain requests and sixteen streams, more than run at once; returns when half of the streams have begun."""
+    """Eight plain requests and sixteen streams, more than run at once; returns when some streams have begun."""
     load = Load()
     load.start(cluster.url, 8, stream=False)
     streams = load.start(cluster.url, 16, stream=True)
