@@ -4,7 +4,7 @@ Serve pickles this module by value; what it imports is found by name.
 """
 
 import random
-from collections import Counter, defaultdict, deque
+import time
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
@@ -12,6 +12,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from serve_app.generation import GenerationJob
 from serve_app.prefix_memory import PrefixMemory, prefix_ids, prompt_bytes
 from serve_app.routing_choice import ReplicaPressure, expected_tokens, matched_bytes, ranked
+from serve_app.unfinished_work import UnfinishedWork
 
 
 class PrefixAffinityRouter(RequestRouter):
@@ -21,14 +22,16 @@ class PrefixAffinityRouter(RequestRouter):
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Serve calls it with imbalance_tokens and max_prefixes (serve_app.routing_settings)."""
+        """Serve calls it with imbalance_tokens, max_prefixes and told_within_s (serve_app.routing_settings)."""
         imbalance_tokens, max_prefixes = int(kwargs["imbalance_tokens"]), int(kwargs["max_prefixes"])
         self._imbalance_tokens = imbalance_tokens
         self._memory = PrefixMemory(max_prefixes)
-        self._tokens: dict[tuple[str, str], float] = {}
-        """Of unfinished requests, by replica and request."""
-        self._ended_first: deque[tuple[str, str]] = deque(maxlen=64)
-        """Requests that Serve told the end of before, or without, their begin."""
+        self._work = UnfinishedWork(float(kwargs["told_within_s"]))
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Serve tells of those that there are, and of what they last told."""
+        super().update_replicas(replicas)
+        self._work.keep({replica.replica_id.unique_id for replica in replicas})
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -54,33 +57,21 @@ class PrefixAffinityRouter(RequestRouter):
         ids = prefix_ids(prompt)
         new = len(prompt) - matched_bytes(self._memory.matches(ids, (replica,)), replica)
         self._memory.remember(ids, replica)
-        key = replica, pending_request.metadata.internal_request_id
-        if key in self._ended_first:
-            self._ended_first.remove(key)
-        else:
-            self._tokens[key] = expected_tokens(job, new)
+        tokens = expected_tokens(job, new)
+        self._work.begin(replica, pending_request.metadata.internal_request_id, tokens, time.monotonic())
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """It has ended, however."""
-        key = replica_id.unique_id, internal_request_id
-        if self._tokens.pop(key, None) is None:
-            self._ended_first.append(key)
+        self._work.end(replica_id.unique_id, internal_request_id)
 
     def _pressures(self, replicas: dict[str, RunningReplica]) -> dict[str, ReplicaPressure]:
-        tokens, requests = defaultdict[str, float](float), Counter[str]()
-        for (replica, _), count in self._tokens.items():
-            tokens[replica] += count
-            requests[replica] += 1
-        return {
-            name: ReplicaPressure(
-                tokens[name],
-                requests[name],
-                stats.get("running", 0) + stats.get("waiting", 0),
-                stats.get("kv_use", 0.0),
-            )
-            for name, replica in replicas.items()
-            for stats in (replica.routing_stats or {},)
-        }
+        now = time.monotonic()
+        pressures: dict[str, ReplicaPressure] = {}
+        for name, replica in replicas.items():
+            own, stats = self._work.of(name, now), replica.routing_stats or {}
+            told = stats.get("running", 0) + stats.get("waiting", 0)
+            pressures[name] = ReplicaPressure(own.tokens, own.peak_requests, told, stats.get("kv_use", 0.0))
+        return pressures
 
 
 def _job_of(pending_request: PendingRequest | None) -> GenerationJob | None:

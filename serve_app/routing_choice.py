@@ -20,6 +20,7 @@ class ReplicaPressure:
     own_tokens: float = 0.0
     """Prompt and output tokens of requests that this router sent and that have not ended."""
     own_requests: int = 0
+    """The most there were of them since the replica told the following."""
     told_requests: float = 0.0
     """Running and waiting, as the replica last told: those of other routers are among them."""
     kv_use: float = 0.0

@@ -26,7 +26,12 @@ class RoutingSettings(StrictSettings):
         """Serve's request_router_config."""
         if self.policy == "power_of_two":
             return {}
-        kwargs = {"imbalance_tokens": self.imbalance_tokens, "max_prefixes": self.max_prefixes}
+        kwargs = {
+            "imbalance_tokens": self.imbalance_tokens,
+            "max_prefixes": self.max_prefixes,
+            # Serve asks every 0.9 to 1.1 periods, and takes a moment to pass the answer on.
+            "told_within_s": 2 * self.stats_period_s + 1,
+        }
         return {
             "request_router_class": ROUTER_CLASS,
             "request_router_kwargs": kwargs,

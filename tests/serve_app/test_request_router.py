@@ -77,6 +77,19 @@ def test_what_replicas_tell_counts() -> None:
     with_router(test)
 
 
+def test_own_requests_that_replicas_still_tell_of_are_not_taken_for_those_of_others() -> None:
+    async def test(router: PrefixAffinityRouter) -> None:
+        replicas = [replica("a", running=4.0), replica("b")]
+        for number in range(4):
+            router.on_request_routed(asking(str(number), LONG), replicas[0].replica_id, None)
+        for number in range(4):
+            router.on_request_completed(replicas[0].replica_id, str(number))
+        # Four have ended, of which the replica has told when they ran: it is idle, and holds the prompt.
+        assert await names(router, replicas, asking("5", LONG)) == ["a", "b"]
+
+    with_router(test)
+
+
 def test_of_equal_replicas_each_is_chosen_now_and_then() -> None:
     async def test(router: PrefixAffinityRouter) -> None:
         replicas = [replica("a"), replica("b"), replica("c")]
@@ -99,4 +112,4 @@ def test_settings_choose_the_router() -> None:
     assert RoutingSettings(policy="power_of_two").serve_config() == {}
     config = RoutingSettings(imbalance_tokens=7).serve_config()
     assert config["request_router_class"] == "serve_app.request_router:PrefixAffinityRouter"
-    assert config["request_router_kwargs"] == {"imbalance_tokens": 7, "max_prefixes": 20000}
+    assert config["request_router_kwargs"] == {"imbalance_tokens": 7, "max_prefixes": 20000, "told_within_s": 5}
