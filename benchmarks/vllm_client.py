@@ -1,13 +1,13 @@
 """Driving a vLLM engine: so many answers at once, the next as soon as one ends, with a time for every step."""
 
 import asyncio
-import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from benchmarks.engine_client import MICROSECONDS, EngineAnswer, LoopTrace, OpenAnswer, StepTime, closed_answer
 from replicas.request import GenerationRequest, SamplingParams
@@ -35,7 +35,7 @@ class StepClock:
         with self._lock:
             heard, self._heard = self._heard, []
         found: list[StepTime] = []
-        for (before, earlier), (now, later) in itertools.pairwise(heard):
+        for (before, earlier), (now, later) in pairwise(heard):
             full = earlier.running == concurrency and earlier.waiting == 0
             tokens = later.generated_tokens - earlier.generated_tokens
             if full and later.prompt_tokens == earlier.prompt_tokens and later.steps == earlier.steps + 1 and tokens:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ray.serve import Application
 
 from replicas.async_engine import AsyncEngine
-from replicas.config import EngineConfig
+from replicas.config import EngineBase, EngineConfig
 from replicas.engine import Engine, build_engine
 from replicas.scheduling.k_policy import KPolicy
 from replicas.scheduling.step_plan import StepPlan, StepResult
@@ -25,9 +25,9 @@ def build(args: AppSettings) -> Application:
     return build_application(args, build_paced_engine)
 
 
-def build_paced_engine(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
+def build_paced_engine(config: EngineBase, k_policy: KPolicy) -> AsyncEngine:
     """Our engine, slowed down."""
-    return AsyncEngine(lambda: paced(build_engine(config, k_policy)))
+    return AsyncEngine(lambda: paced(build_engine(EngineConfig.model_validate(config), k_policy)))
 
 
 def paced(engine: Engine) -> Engine:

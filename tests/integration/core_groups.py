@@ -16,10 +16,10 @@ from ray.cluster_utils import Cluster
 from ray.serve import RunTarget
 from ray.util import get_current_placement_group
 
-from replicas.config import EngineConfig
+from replicas.config import EngineBase
 from replicas.scheduling.k_policy import KPolicy
 from serve_app.app import build_application
-from serve_app.engine_protocol import AsyncEngine, build_own_engine
+from serve_app.engine_protocol import AsyncEngine, build_served_engine
 from serve_app.settings import AppSettings, ModelSettings
 
 VARIABLE = "NEURON_RT_VISIBLE_CORES"
@@ -41,7 +41,7 @@ class Notes:
         return self._notes
 
 
-def build_and_note(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
+def build_and_note(config: EngineBase, k_policy: KPolicy) -> AsyncEngine:
     """The engine, after a note of what its process, and a process that it starts, have been given."""
     # Before the engine is built, which is when a runtime would take its cores.
     group = get_current_placement_group()
@@ -53,7 +53,7 @@ def build_and_note(config: EngineConfig, k_policy: KPolicy) -> AsyncEngine:
         "bundles": None if group is None else group.bundle_specs,
     }
     ray.get(ray.get_actor("notes", namespace="notes").add.remote(note))
-    return build_own_engine(config, k_policy)
+    return build_served_engine(config, k_policy)
 
 
 def main(raylets: int, cores: int, group: int, replicas: int, folder: str) -> None:
