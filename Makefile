@@ -109,7 +109,7 @@ $(VLLM_VENV)/installed: pyproject.toml tests/device/vllm_requirements.py
 	$(VLLM_PY) -m pip install --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-setup-vllm: $(VLLM_VENV)/installed ## Make an environment (2.5 GB) with vLLM for the CPU
+setup-vllm: $(VLLM_VENV)/installed ## Make an environment (4 GB) with vLLM for the CPU
 
 test-vllm: setup setup-vllm ## Run vLLM itself behind our API: Python 3.11 or 3.12, some minutes
 	HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 $(VLLM_PY) -m pytest tests/device/vllm -s $(PYTEST_ARGS)
