@@ -63,9 +63,10 @@ def adjust(logits: Tensor, positions: Tensor, draft_ids: Tensor, adjustments: Lo
 
 def _masked(scores: Tensor, masks: Tensor) -> Tensor:
     bits = torch.arange(32, device=masks.device, dtype=torch.int32)
-    # Shifts of int32 are arithmetic; the lowest bit is right all the same.
-    allowed = ((masks[..., None] >> bits) & 1).flatten(2)[..., : scores.shape[2]]
-    return torch.where(allowed == 1, scores, -torch.inf)
+    # Shifts of int32 are arithmetic; the lowest bit is right all the same. Not >>: torch_xla makes it a division, which
+    # rounds negative words towards 0.
+    allowed = (torch.bitwise_right_shift(masks[..., None], bits) & 1).flatten(2)[..., : scores.shape[2]]
+    return torch.where(allowed == torch.ones_like(allowed), scores, -torch.inf)
 
 
 def _biased(scores: Tensor, positions: Tensor, biases: BiasInputs) -> Tensor:
