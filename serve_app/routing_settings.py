@@ -12,7 +12,7 @@ ROUTER_CLASS = "serve_app.request_router:PrefixAffinityRouter"
 class RoutingSettings(StrictSettings):
     """How replicas are chosen (docs/decisions/0021)."""
 
-    policy: Literal["prefix_affinity", "power_of_two"] = "prefix_affinity"
+    policy: Literal["power_of_two", "prefix_affinity"] = "power_of_two"
     """prefix_affinity: where the prompt's beginning was before, unless that replica is too busy; power_of_two: Serve's
     own, the shorter queue of two replicas."""
     imbalance_tokens: Annotated[int, Field(ge=0)] = 512

@@ -35,7 +35,7 @@ def replica(name: str, **stats: float) -> Any:
 def with_router(test: Callable[[PrefixAffinityRouter], Awaitable[None]]) -> None:
     async def run() -> None:
         router = PrefixAffinityRouter(DEPLOYMENT, DeploymentHandleSource.REPLICA)
-        kwargs = RoutingSettings().serve_config()["request_router_kwargs"]
+        kwargs = RoutingSettings(policy="prefix_affinity").serve_config()["request_router_kwargs"]
         router.initialize_state(**kwargs)
         await test(router)
 
@@ -109,7 +109,7 @@ def test_an_end_that_comes_before_the_begin_leaves_nothing_behind() -> None:
 
 
 def test_settings_choose_the_router() -> None:
-    assert RoutingSettings(policy="power_of_two").serve_config() == {}
-    config = RoutingSettings(imbalance_tokens=7).serve_config()
+    assert RoutingSettings().serve_config() == {}
+    config = RoutingSettings(policy="prefix_affinity", imbalance_tokens=7).serve_config()
     assert config["request_router_class"] == "serve_app.request_router:PrefixAffinityRouter"
     assert config["request_router_kwargs"] == {"imbalance_tokens": 7, "max_prefixes": 20000, "told_within_s": 5}
