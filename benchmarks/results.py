@@ -1,6 +1,7 @@
-"""Rows of measurements, as JSON lines: a session (who measured, where) or a run (what came out), never averaged."""
+"""Rows of measurements, as JSON lines, never averaged: a session (who measured, where), a run or a served request."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from benchmarks.engine_client import LoopTrace
-from benchmarks.metrics import Throughput, pooled
+from benchmarks.metrics import Answer, Throughput, pooled
 from replicas.errors import ConfigError
 from replicas.request import Acceptance
 
@@ -76,8 +77,52 @@ class Run:
         return Throughput.of(events, self.trace.seconds)
 
 
-Row = Annotated[Session | Run, Field(discriminator="kind")]
-_ROW: TypeAdapter[Session | Run] = TypeAdapter(Row)
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An answer as a client of the server saw it."""
+
+    first_content: float | None
+    """TTFT: seconds from the request to the first content; None: it was not streamed, or has no content."""
+    end_to_end: float
+    content_chunks: tuple[float, ...]
+    """Seconds from the request to each chunk with content."""
+    tokens: int
+    """Output tokens by the server's count."""
+    num_prompt_tokens: int
+    acceptance: Acceptance | None
+    """None: the server does not say. By position it never says."""
+
+    @property
+    def tpot(self) -> float | None:
+        """As Answer's; None where nothing tells when the first token came, or there is one token alone."""
+        if self.first_content is None or self.tokens < 2:
+            return None
+        return Answer(self.first_content, self.end_to_end, self.tokens).tpot
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request to a server, alone or among others."""
+
+    session: str
+    arrival: float
+    """Seconds since the session began when it was sent."""
+    arrivals: Literal["closed", "poisson"]
+    users: int
+    """Of the load when it was sent. Closed: requests at once; open: each sends at its own rate."""
+    streamed: bool
+    category: str
+    """Of its prompt."""
+    served: Served | None
+    """None: it failed."""
+    failure: str | None = None
+    """Why, in one sentence."""
+    kind: Literal["request"] = "request"
+
+
+AnyRow = Session | Run | HttpRequest
+Row = Annotated[AnyRow, Field(discriminator="kind")]
+_ROW: TypeAdapter[AnyRow] = TypeAdapter(Row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +131,7 @@ class Results:
 
     sessions: tuple[Session, ...] = ()
     runs: tuple[Run, ...] = ()
+    requests: tuple[HttpRequest, ...] = ()
 
     @property
     def done(self) -> frozenset[tuple[Cell, int]]:
@@ -93,8 +139,13 @@ class Results:
         return frozenset((run.cell, run.repeat) for run in self.runs)
 
 
-def append_row(path: Path, row: Session | Run) -> None:
+def append_row(path: Path, row: AnyRow) -> None:
     """Add a line; it is on the disk when this returns. An interrupted line before it is cut off first."""
+    append_rows(path, [row])
+
+
+def append_rows(path: Path, rows: Sequence[AnyRow]) -> None:
+    """As append_row, for several."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
@@ -103,7 +154,7 @@ def append_row(path: Path, row: Session | Run) -> None:
             whole = file.read().rfind(b"\n") + 1
             if whole < size:
                 file.truncate(whole)
-        file.write(_ROW.dump_json(row) + b"\n")
+        file.write(b"".join(_ROW.dump_json(row) + b"\n" for row in rows))
         file.flush()
         os.fsync(file.fileno())
 
@@ -117,6 +168,7 @@ def read_results(path: Path) -> Results:
         return Results()
     sessions: list[Session] = []
     runs: list[Run] = []
+    requests: list[HttpRequest] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
             row = _ROW.validate_json(line)
@@ -126,6 +178,8 @@ def read_results(path: Path) -> Results:
             raise ConfigError(f"{path}, line {number} is no row of measurements: {place}: {first['msg']}") from None
         if isinstance(row, Session):
             sessions.append(row)
-        else:
+        elif isinstance(row, Run):
             runs.append(row)
-    return Results(tuple(sessions), tuple(runs))
+        else:
+            requests.append(row)
+    return Results(tuple(sessions), tuple(runs), tuple(requests))

@@ -1,7 +1,7 @@
 """Requests of the OpenAI API, as far as they can be honoured. What cannot be is refused by name, never ignored."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -52,6 +52,8 @@ class StreamOptions(RequestBody):
     """Of a stream only."""
 
     include_usage: bool = False
+    continuous_usage_stats: Literal[False] = False
+    """vLLM's, usage in every chunk: only its end has one here. False asks for nothing."""
 
 
 def _stop_strings(value: object) -> object:
