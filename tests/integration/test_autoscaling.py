@@ -1,16 +1,12 @@
 """One to three replicas and back, and to zero and back, on a real cluster with a tiny model."""
 
-import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.serve_process import PROJECT_ROOT
+from tests.integration.script_answer import answer_of
 from tests.reference.tiny_checkpoints import write_target
 
 pytestmark = [pytest.mark.scaling, pytest.mark.timeout(600)]
@@ -21,20 +17,9 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
     variables = {
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
         "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONPATH": str(PROJECT_ROOT),
     }
-    command = [sys.executable, "-m", "benchmarks.scaling", "--model", str(folder), "--max-tokens", "128", *arguments]
-    process = subprocess.run(
-        command, cwd=PROJECT_ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=580
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    # Ray writes to standard output, too.
-    [line] = [line for line in process.stdout.splitlines() if line.startswith("{")]
-    seen = json.loads(line)
-    print(seen)
-    return seen
+    arguments = ("benchmarks.scaling", "--model", str(folder), "--max-tokens", "128", *arguments)
+    return answer_of(*arguments, timeout_s=580, variables=variables)
 
 
 def test_one_to_three_replicas_and_back(tmp_path: Path) -> None:

@@ -1,35 +1,20 @@
 """A replica owns tensor_parallel_size NeuronCores that nobody else has; more replicas than cores wait, and say so."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.serve_process import PROJECT_ROOT
+from tests.integration.script_answer import answer_of
 from tests.reference.tiny_checkpoints import write_target
 
 pytestmark = [pytest.mark.scaling, pytest.mark.timeout(400)]
-
-VARIABLES = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(PROJECT_ROOT)}
 
 
 def groups(folder: Path, *numbers: int) -> dict[str, Any]:
     """Of tests.integration.core_groups: raylets, cores a raylet, cores a group, replicas."""
     write_target(folder)
-    command = [sys.executable, "-m", "tests.integration.core_groups", *map(str, numbers), str(folder)]
-    process = subprocess.run(
-        command, cwd=PROJECT_ROOT, env=os.environ | VARIABLES, capture_output=True, text=True, timeout=380
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    # Ray writes to standard output, too.
-    [line] = [line for line in process.stdout.splitlines() if line.startswith("{")]
-    seen = json.loads(line)
-    print(seen)
-    return seen
+    return answer_of("tests.integration.core_groups", *map(str, numbers), str(folder), timeout_s=380)
 
 
 def test_groups_of_one_raylet_are_disjoint_and_one_more_replica_waits(tmp_path: Path) -> None:

@@ -143,26 +143,11 @@ class LocalStream:
             self.closing = asyncio.ensure_future(self._generator.aclose())
 
 
-class LocalClient:
+class ReplicaClient:
     """A ModelClient over a replica in this process."""
 
-    def __init__(self, settings: ModelSettings, pieces: Pieces) -> None:
-        self.engines: list[FakeEngine] = []
-
-        def build(config: EngineBase, k_policy: KPolicy) -> FakeEngine:
-            self.engines.append(FakeEngine(config, k_policy, pieces))
-            return self.engines[-1]
-
-        self.process_ends = 0
-        """How often the replica asked for its end."""
-        self.replica = ModelReplica(settings, build, self._end_process)
-
-    @property
-    def engine(self) -> FakeEngine:
-        return self.engines[0]
-
-    def _end_process(self) -> None:
-        self.process_ends += 1
+    def __init__(self, replica: ModelReplica) -> None:
+        self.replica = replica
 
     def generate(self, job: GenerationJob) -> LocalStream:
         return LocalStream(self.replica.generate(job))
@@ -175,3 +160,25 @@ class LocalClient:
 
     def stats(self) -> Awaitable[dict[str, float]]:
         return self.replica.stats()
+
+
+class LocalClient(ReplicaClient):
+    """One whose replica has a fake engine."""
+
+    def __init__(self, settings: ModelSettings, pieces: Pieces) -> None:
+        self.engines: list[FakeEngine] = []
+
+        def build(config: EngineBase, k_policy: KPolicy) -> FakeEngine:
+            self.engines.append(FakeEngine(config, k_policy, pieces))
+            return self.engines[-1]
+
+        self.process_ends = 0
+        """How often the replica asked for its end."""
+        super().__init__(ModelReplica(settings, build, self._end_process))
+
+    @property
+    def engine(self) -> FakeEngine:
+        return self.engines[0]
+
+    def _end_process(self) -> None:
+        self.process_ends += 1

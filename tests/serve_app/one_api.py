@@ -2,38 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable
 from typing import Any
 
 import httpx
 
-from serve_app.generation import GenerationJob, Tokenized, TokenizeJob
 from serve_app.ingress import build_http_app
 from serve_app.replica_deployment import ModelReplica
 from serve_app.served_models import ServedModel
 from serve_app.settings import AnyModelSettings
-from tests.serve_app.fake_engine import LocalStream
+from tests.serve_app.fake_engine import ReplicaClient
 
 PROMPT = "the weather"
-
-
-class ReplicaClient:
-    """A ModelClient over a replica in this process."""
-
-    def __init__(self, replica: ModelReplica) -> None:
-        self.replica = replica
-
-    def generate(self, job: GenerationJob) -> LocalStream:
-        return LocalStream(self.replica.generate(job))
-
-    def tokenize(self, job: TokenizeJob) -> Awaitable[Tokenized]:
-        return self.replica.tokenize(job)
-
-    def detokenize(self, token_ids: tuple[int, ...]) -> Awaitable[str]:
-        return self.replica.detokenize(token_ids)
-
-    def stats(self) -> Awaitable[dict[str, float]]:
-        return self.replica.stats()
 
 
 class Service:
