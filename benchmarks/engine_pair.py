@@ -19,8 +19,8 @@ from statistics import median
 
 from tqdm import tqdm
 
-from benchmarks.engine_client import EngineAnswer
-from benchmarks.metrics import AnswerTrace, Chunk, acceptance_by_position, median_ratio, pooled
+from benchmarks.engine_client import EngineAnswer, OpenAnswer, closed_answer
+from benchmarks.metrics import acceptance_by_position, median_ratio, pooled
 from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
 from replicas.errors import EyrieError
@@ -56,21 +56,12 @@ class Side:
 async def answer_alone(engine: AsyncEngine, prompt: Prompt, sampling: SamplingParams, name: str) -> EngineAnswer:
     """Answer `prompt` with nothing else running."""
     request = GenerationRequest(name, tuple(engine.codec.encode_chat(prompt.messages)), sampling)
-    chunks: list[Chunk] = []
-    token_ids: list[int] = []
-    begin = time.perf_counter()
+    answer = OpenAnswer(0, time.perf_counter())
     async with aclosing(engine.generate(request)) as outputs:
         async for output in outputs:
-            chunks.append(Chunk(time.perf_counter() - begin, len(output.token_ids), bool(output.text)))
-            token_ids += output.token_ids
+            answer.hear(output, time.perf_counter())
             if output.finish_reason is not None:
-                return EngineAnswer(
-                    AnswerTrace(tuple(chunks)),
-                    tuple(token_ids),
-                    output.acceptance,
-                    output.num_prompt_tokens,
-                    output.finish_reason,
-                )
+                return closed_answer(answer, output, output.finish_reason)
     raise RuntimeError("an answer that has no end")
 
 

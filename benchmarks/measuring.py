@@ -24,6 +24,7 @@ from replicas.engine import Engine, build_engine
 from replicas.errors import ConfigError
 from replicas.request import SamplingParams
 from replicas.scheduling.k_policy import KPolicy
+from replicas.text_codec import TextCodec
 from replicas.vllm_engine.config import VllmConfig
 from serve_app.k_policy import FixedK
 
@@ -47,6 +48,13 @@ def prompts_of(config: SweepConfig, task: Task, prompts: Sequence[Prompt]) -> li
     shuffled = random.Random(config.seed).sample(list(prompts), len(prompts))
     count = config.prompts_in_a_run(task.cell.batch)
     return [shuffled[(task.repeat * count + index) % len(shuffled)] for index in range(count)]
+
+
+def engine_prompt(codec: TextCodec, prompt: Prompt, others: Sequence[Prompt], context_tokens: int | None) -> list[int]:
+    """Token ids of `prompt`, as it is or behind `others` until it has `context_tokens`."""
+    if context_tokens is not None:
+        prompt = with_background(prompt, others, context_tokens, lambda text: len(codec.encode(text)))
+    return codec.encode_chat(prompt.messages)
 
 
 class Measurer(Protocol):
@@ -100,9 +108,7 @@ class MeasuringEngine:
     def _engine_prompt(self, prompt: Prompt, context_tokens: int | None) -> list[int]:
         codec = self._engine.codec
         assert codec is not None, "build_engine always gives one"
-        if context_tokens is not None:
-            prompt = with_background(prompt, self._prompts, context_tokens, lambda text: len(codec.encode(text)))
-        return codec.encode_chat(prompt.messages)
+        return engine_prompt(codec, prompt, self._prompts, context_tokens)
 
 
 def new_session(digest: str, model: str, engine: AnyEngineConfig) -> Session:

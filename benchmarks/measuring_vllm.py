@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 from benchmarks.engine_client import engine_for_measuring
-from benchmarks.measuring import WARM_UP_TOKENS, Task, prompts_of
+from benchmarks.measuring import WARM_UP_TOKENS, Task, engine_prompt, prompts_of
 from benchmarks.results import Run
 from benchmarks.sweep_config import SweepConfig
 from benchmarks.vllm_client import StepClock, run_together_on
-from benchmarks.workloads import OWN_PROMPTS, read_prompts, with_background
+from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.request import SamplingParams
 from replicas.scheduling.k_policy import KPolicy
 from replicas.vllm_engine.config import VllmConfig
@@ -47,13 +47,8 @@ class MeasuringVllm:
         """Do `task` with K by `policy`."""
         engine = self._engine_with(policy)
         chosen = prompts_of(self._config, task, self._prompts)
-        codec = engine.codec
         context = task.cell.context_tokens
-        if context is not None:
-            chosen = [
-                with_background(one, self._prompts, context, lambda text: len(codec.encode(text))) for one in chosen
-            ]
-        prompts = [codec.encode_chat(prompt.messages) for prompt in chosen]
+        prompts = [engine_prompt(engine.codec, prompt, self._prompts, context) for prompt in chosen]
         sampling = SamplingParams(temperature=0, max_tokens=self._config.max_tokens)
         trace = asyncio.run(run_together_on(engine, self._clock, prompts, sampling, task.cell.batch))
         return Run(session, task.cell, task.repeat, trace, tuple(prompt.category for prompt in chosen))
