@@ -20,6 +20,10 @@ def replica_figures(stats: Mapping[str, float], uptime_s: float) -> dict[str, fl
     Serve takes numbers only: one value that is none would end its reports for good.
     """
     figures = {name: float(stats[name]) for name in TOLD if name in stats}
+    return figures | {"kv_use": kv_use(stats) or 0.0, "uptime_s": uptime_s}
+
+
+def kv_use(stats: Mapping[str, float]) -> float | None:
+    """The share of the KV blocks in use, 0 to 1; None if the engine does not know how many it has, as vLLM may not."""
     total = stats.get("total_blocks")
-    kv_use = 1 - stats["free_blocks"] / total if total else 0.0
-    return figures | {"kv_use": kv_use, "uptime_s": uptime_s}
+    return 1 - stats["free_blocks"] / total if total else None

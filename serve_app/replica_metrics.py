@@ -9,6 +9,7 @@ from serve_app import metric_definitions as of
 from serve_app.draft_counts import DraftCounts
 from serve_app.metric_definitions import Metric
 from serve_app.metric_recorder import Recorder
+from serve_app.replica_figures import kv_use
 
 COUNTED_STATS = {
     "steps": of.STEPS,
@@ -50,8 +51,9 @@ class ReplicaMetrics:
         if "waiting" in stats:
             record.set(of.RUNNING, stats["running"])
             record.set(of.WAITING, stats["waiting"])
-        if "total_blocks" in stats:
-            record.set(of.KV_USE, 1.0 - stats["free_blocks"] / stats["total_blocks"])
+        use = kv_use(stats)
+        if use is not None:
+            record.set(of.KV_USE, use)
         if "program_seconds" in stats:
             self._grown(of.STEP_SECONDS, stats["program_seconds"], part="program")
             self._grown(of.STEP_SECONDS, stats["busy_seconds"] - stats["program_seconds"], part="host")

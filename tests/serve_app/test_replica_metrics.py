@@ -73,6 +73,14 @@ def test_the_engine_s_sums_are_exported_as_what_they_grew_by() -> None:
     assert [kept.total(of.ACCEPTED_AT, position) for position in "012"] == [4, 3, 0]
 
 
+def test_an_engine_that_does_not_know_its_blocks_exports_everything_else() -> None:
+    """VLLM may say 0; dividing by it would fail the health check, and Serve would replace a good replica."""
+    kept = Kept()
+    ReplicaMetrics(kept).engine(STATS | {"free_blocks": 0.0, "total_blocks": 0.0}, DraftCounts(), 3)
+    assert kept.gauges == {of.RUNNING: 3, of.WAITING: 2, of.K: 3}
+    assert kept.total(of.STEPS) == 10
+
+
 def local(kept: Kept, pieces: list[str | None]) -> LocalClient:
     client = Site(pieces=pieces).client
     client.replica._metrics = ReplicaMetrics(kept)
