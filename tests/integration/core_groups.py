@@ -85,7 +85,8 @@ def main(raylets: int, cores: int, group: int, replicas: int, folder: str) -> No
         while time.monotonic() < deadline:
             status = serve.status().applications["cores"].deployments.get("model")
             running = int(status.replica_states.get("RUNNING", 0)) if status else 0
-            said = replicas == possible or "more than" in status.message if status else False
+            # A slow start is told of in the same words, but of those that initialize.
+            said = replicas == possible or "to be scheduled" in status.message if status else False
             if running >= possible and said:
                 break
             time.sleep(0.5)
