@@ -29,7 +29,7 @@ from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
 from replicas.engine import build_engine
 from replicas.request import SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
-from serve_app.k_policy import FixedK
+from serve_app.k_policy import k_policy_of
 from serve_app.serve_config import load_own_model
 
 START_LIMIT_S = 300.0
@@ -102,11 +102,8 @@ def main() -> None:
     prompts = read_prompts(args.prompts, args.limit)
     with server(args.start), httpx.Client(base_url=args.url, timeout=120, trust_env=False) as client:
         started = wait_for_first_token(client, model.id)
-        speculative = model.speculative_config
-        engine = build_engine(
-            with_local_checkpoints(model.engine_config),
-            FixedK(speculative.num_speculative_tokens if speculative else 0),
-        )
+        # With the K that the server has, or two things would be compared.
+        engine = build_engine(with_local_checkpoints(model.engine_config), k_policy_of(model))
         engine.warm_up()
         sampling = SamplingParams(temperature=0, max_tokens=args.tokens)
         through_http: list[float] = []
