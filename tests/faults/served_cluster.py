@@ -1,11 +1,7 @@
 """What the tests of this folder do to a served cluster, and what they see of it."""
 
-import json
-import os
 import random
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +15,7 @@ import yaml
 
 from tests.faults.paced_app import HANG_VARIABLE, STEP_VARIABLE
 from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE
+from tests.integration.told_process import ToldProcess, told_process
 
 MODEL = "tiny"
 STEP_S = 0.02
@@ -29,7 +26,7 @@ START_TIMEOUT_S = 500.0
 class ServedCluster:
     """A head, two nodes with a `slot` each, and Serve with the paced application."""
 
-    process: "subprocess.Popen[str]"
+    process: ToldProcess
     folder: Path
     ports: list[int]
     """Of the proxies; the head's first."""
@@ -44,13 +41,6 @@ class ServedCluster:
     def hang_file(self) -> Path:
         """See paced_app."""
         return self.folder / "hang"
-
-    def tell(self, command: str) -> None:
-        """Send `command` and wait until it is done."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(command, file=self.process.stdin, flush=True)
-        assert self.process.stdout.readline(), "the cluster's process has ended"
 
     def deploy(self, model: Mapping[str, Any], live: Mapping[str, Any], **args: Any) -> None:
         """Deploy one model with those keys and that user_config; returns before it is there."""
@@ -70,7 +60,7 @@ class ServedCluster:
         }
         path = self.folder / "deploy.yaml"
         path.write_text(yaml.safe_dump({"applications": [application]}))
-        self.tell(f"deploy {path}")
+        self.process.tell(f"deploy {path}")
 
     def replicas(self, deployment: str = MODEL) -> list[psutil.Process]:
         """Processes of the replicas that live."""
@@ -119,7 +109,7 @@ def steady_ports(count: int) -> list[int]:
 def served_cluster(folder: Path) -> Generator[ServedCluster]:
     """The cluster, without an application."""
     ports = steady_ports(3)
-    environment = os.environ | {
+    variables = {
         **SAME_LOOP_MODE,
         "PYTHONPATH": str(PROJECT_ROOT),
         "RAY_AUTH_MODE": "disabled",
@@ -128,29 +118,5 @@ def served_cluster(folder: Path) -> Generator[ServedCluster]:
         STEP_VARIABLE: str(STEP_S),
         HANG_VARIABLE: str(folder / "hang"),
     }
-    environment.pop("RAY_ADDRESS", None)
-    command = [sys.executable, "-m", "tests.faults.cluster_process", *map(str, ports)]
-    with (folder / "cluster.log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=PROJECT_ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, (folder / "cluster.log").read_text()[-4000:]
-            assert "address" in json.loads(line)
-            yield ServedCluster(process, folder, ports, f"faults-{ports[0]}")
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(90)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with told_process("tests.faults.cluster_process", ports, folder, variables) as process:
+        yield ServedCluster(process, folder, ports, f"faults-{ports[0]}")

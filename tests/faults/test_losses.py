@@ -86,7 +86,7 @@ def test_a_node_that_is_killed(cluster: ServedCluster, text: str) -> None:
     load = loaded(cluster)
     before = {process.pid for process in cluster.replicas()}
     begin = time.monotonic()
-    cluster.tell(f"kill {cluster.ports[1]}")
+    cluster.process.tell(f"kill {cluster.ports[1]}")
     seconds_until(lambda: len(before & {process.pid for process in cluster.replicas()}) == 1, 30, "one replica less")
     [survivor] = before & {process.pid for process in cluster.replicas()}
     outcomes = load.finish()
@@ -94,6 +94,6 @@ def test_a_node_that_is_killed(cluster: ServedCluster, text: str) -> None:
     print(f"\nnode killed: {counts(outcomes)}, the last answer {ended:.1f} s later")
     check_nothing_is_lost(outcomes, text)
     assert counts(outcomes)["stream told"] >= 1
-    cluster.tell(f"add {cluster.ports[1]}")
+    cluster.process.tell(f"add {cluster.ports[1]}")
     replaced = cluster.wait_for_replicas(2, frozenset(before - {survivor}))
     print(f"a new node serves after {replaced:.1f} s")

@@ -80,7 +80,7 @@ def test_nginx_before_two_proxies_while_one_node_dies(nginx: str, cluster: Serve
     load.start(nginx, 8, stream=False, **authorised)
     streams = load.start(nginx, 12, stream=True, **authorised)
     seconds_until(lambda: sum(bool(one.times) for one in streams) >= 4, 60, "some streams")
-    cluster.tell(f"kill {cluster.ports[1]}")
+    cluster.process.tell(f"kill {cluster.ports[1]}")
     later = Load()
     later.start(nginx, 12, stream=False, max_tokens=20, **authorised)
     outcomes, late = load.finish(), later.finish()
@@ -92,5 +92,5 @@ def test_nginx_before_two_proxies_while_one_node_dies(nginx: str, cluster: Serve
     assert {one.kind for one in lost} <= {"told", "broken"}
     assert all(one.times for one in lost)
     assert len(lost) < len(streams)
-    cluster.tell(f"add {cluster.ports[1]}")
+    cluster.process.tell(f"add {cluster.ports[1]}")
     cluster.wait_for_replicas(2)

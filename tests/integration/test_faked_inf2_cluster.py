@@ -4,21 +4,17 @@ The checkpoints are tiny ones under the names that the file has. What it shows: 
 every node, and a node's death. What it does not: anything about NeuronCores.
 """
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import yaml
 
 from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE, Server, free_port, running
+from tests.integration.told_process import ToldProcess, told_process
 from tests.reference.tiny_checkpoints import write_head, write_target
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -43,15 +39,8 @@ class FakedCluster:
     """The served application, and the process that holds the raylets."""
 
     server: Server
-    process: "subprocess.Popen[str]"
+    process: ToldProcess
     worker_ports: list[int]
-
-    def tell(self, command: str) -> dict[str, Any]:
-        """Send `command`; returns the answer."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(command, file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
 
     def complete(self, port: int) -> httpx.Response:
         """A greedy completion through the proxy at `port`."""
@@ -88,37 +77,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakedCluster]:
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    command = [sys.executable, "-m", "tests.integration.faked_cluster", *map(str, ports[1:])]
-    with (folder / "cluster.log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=PROJECT_ROOT,
-            env=os.environ | variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, (folder / "cluster.log").read_text()[-4000:]
-            address = json.loads(line)["address"]
-            with running(config, folder, variables, address) as server:
-                yield FakedCluster(server, process, ports[1:])
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with (
+        told_process("tests.integration.faked_cluster", ports[1:], folder, variables) as process,
+        running(config, folder, variables, process.address) as server,
+    ):
+        yield FakedCluster(server, process, ports[1:])
 
 
 def test_each_replica_has_the_cores_of_a_node(cluster: FakedCluster) -> None:
     # Two replicas of two cores: none is left of the four on two nodes.
-    wait_until(lambda: cluster.tell("free") == {"nodes": 3, "free": 0}, 120, "two replicas")
+    wait_until(lambda: cluster.process.tell("free") == {"nodes": 3, "free": 0}, 120, "two replicas")
 
 
 def test_every_node_answers_and_all_say_the_same(cluster: FakedCluster) -> None:
@@ -133,14 +101,14 @@ def test_every_node_answers_and_all_say_the_same(cluster: FakedCluster) -> None:
 
 def test_a_node_that_dies_takes_no_answer_with_it_for_long_and_is_replaced(cluster: FakedCluster) -> None:
     before = cluster.complete(cluster.head_port).json()["choices"][0]["text"]
-    cluster.tell("kill")
-    wait_until(lambda: cluster.tell("free") == {"nodes": 2, "free": 0}, 60, "one node less")
+    cluster.process.tell("kill")
+    wait_until(lambda: cluster.process.tell("free") == {"nodes": 2, "free": 0}, 60, "one node less")
     wait_until(lambda: cluster.complete(cluster.head_port).status_code == 200, 60, "an answer without the node")
     for _ in range(8):
         wait_until(lambda: cluster.complete(cluster.head_port).status_code == 200, 30, "an answer")
     port = free_port()
-    cluster.tell(f"add {port}")
-    wait_until(lambda: cluster.tell("free") == {"nodes": 3, "free": 0}, 180, "a replica on the new node")
+    cluster.process.tell(f"add {port}")
+    wait_until(lambda: cluster.process.tell("free") == {"nodes": 3, "free": 0}, 180, "a replica on the new node")
     wait_until(lambda: is_healthy(port), 120, "the new node's proxy")
     assert cluster.complete(port).json()["choices"][0]["text"] == before
 
