@@ -46,7 +46,7 @@ class GenerationRoutes:
         deadline, live = Deadline.of(self._request_timeout_s), self._live()
         body = await deadline.within(body_of(request, body_kind, live.max_body_bytes))
         model = self._models.named(body.model)
-        prompt, sampling = body.prompt_and_sampling()
+        prompt, sampling = body.prompt_and_sampling(model.settings.sampling_defaults)
         num_choices = body.n or 1
         if num_choices > live.max_choices:
             raise RequestError(f"n is {num_choices}; this server allows 1 to {live.max_choices}", "n", "invalid_value")

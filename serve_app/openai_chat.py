@@ -13,6 +13,7 @@ from serve_app.generation import Prompt
 from serve_app.guidance import only_one
 from serve_app.hermes_parser import CLOSE
 from serve_app.openai_protocol import NEUTRAL, GenerationOptions, LogprobCount
+from serve_app.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from serve_app.tool_protocol import Tool, ToolChoice, call_grammar, offered_tools
 
 CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -52,7 +53,7 @@ class ChatCompletionRequest(GenerationOptions):
         called = call_grammar(self.tools or [], self.tool_choice, self.parallel_tool_calls is False)
         return self.checked_grammar(only_one([grammar for grammar in (given, called) if grammar is not None]))
 
-    def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
+    def prompt_and_sampling(self, defaults: SamplingDefaults = OPENAI_DEFAULTS) -> tuple[Prompt, SamplingParams]:
         """What to generate. Raises RequestError if two options contradict each other."""
         limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
         if len(limits) > 1:
@@ -64,7 +65,7 @@ class ChatCompletionRequest(GenerationOptions):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        sampling = self.sampling(next(iter(limits), None), logprobs)
+        sampling = self.sampling(next(iter(limits), None), logprobs, defaults)
         if self.offered_tools and self.parallel_tool_calls is False and sampling.grammar is None:
             sampling = replace(sampling, stop=(*sampling.stop, CLOSE))
         return turns_of(self.messages), sampling

@@ -1,7 +1,7 @@
 """Requests of the OpenAI API, as far as they can be honoured. What cannot be is refused by name, never ignored."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -11,6 +11,7 @@ from replicas.request import MAX_LOGPROBS, Grammar, SamplingParams
 from serve_app.generation import Prompt
 from serve_app.guidance import Choices, ResponseFormat, grammar_of
 from serve_app.request_model import RequestBody, without_neutral
+from serve_app.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from serve_app.untyped_data import list_or_none
 from serve_app.validation_sentences import value_text
 
@@ -71,6 +72,14 @@ STOP_SCHEMA = {
         {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOP_STRINGS},
     ]
 }
+
+
+Number = TypeVar("Number", int, float)
+
+
+def given_or(value: Number | None, default: Number) -> Number:
+    """`value`, or `default` for null."""
+    return default if value is None else value
 
 
 def _all_tokens(top_k: int) -> int:
@@ -150,20 +159,20 @@ class GenerationOptions(RequestBody):
                 raise RequestError(f"{name} beside {grammar.param}, which says where the text ends", name)
         return grammar
 
-    def sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """For the engine; null is the default. Raises RequestError for options that contradict each other."""
+    def sampling(self, max_tokens: int | None, logprobs: int | None, defaults: SamplingDefaults) -> SamplingParams:
+        """For the engine; null is the model's default. Raises RequestError for options that contradict each other."""
         if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
             raise RequestError(
                 f"min_tokens is {self.min_tokens}; allowed: at most the limit of {max_tokens} tokens", "min_tokens"
             )
         return SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=self.top_k or 0,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=self.min_p or 0.0,
+            temperature=given_or(self.temperature, defaults.temperature),
+            top_k=given_or(self.top_k, defaults.top_k),
+            top_p=given_or(self.top_p, defaults.top_p),
+            min_p=given_or(self.min_p, defaults.min_p),
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            repetition_penalty=given_or(self.repetition_penalty, defaults.repetition_penalty),
             logit_bias=tuple((self.logit_bias or {}).items()),
             min_tokens=self.min_tokens or 0,
             grammar=self.grammar(),
@@ -203,8 +212,8 @@ class CompletionRequest(GenerationOptions):
     prompt: Annotated[str | list[int], BeforeValidator(_one_prompt), WithJsonSchema(PROMPT_SCHEMA)]
     logprobs: LogprobCount | None = None
 
-    def prompt_and_sampling(self) -> tuple[Prompt, SamplingParams]:
+    def prompt_and_sampling(self, defaults: SamplingDefaults = OPENAI_DEFAULTS) -> tuple[Prompt, SamplingParams]:
         """What to generate. Raises RequestError if two options contradict each other."""
         max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
-        return prompt, self.sampling(max_tokens, self.logprobs)
+        return prompt, self.sampling(max_tokens, self.logprobs, defaults)

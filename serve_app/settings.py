@@ -10,6 +10,7 @@ from replicas.errors import ConfigError
 from replicas.vllm_engine.config import VllmConfig
 from serve_app.autoscaling_settings import AutoscalingSettings, OngoingRequestsScaling
 from serve_app.routing_settings import RoutingSettings
+from serve_app.sampling_defaults import SamplingDefaults
 from serve_app.strict_settings import Count, StrictSettings
 from serve_app.untyped_data import mapping_or_none
 from serve_app.validation_sentences import WHOLE, sentences
@@ -69,6 +70,8 @@ class ServedModelSettings(EngineBase):
     """The `model` of a request."""
     k_schedule: Annotated[str, Field(min_length=1)] | None = None
     """A file that benchmarks.write_k_schedule wrote; None: `num_speculative_tokens` whatever the batch."""
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
+    """For requests that do not say."""
     live_k: bool = False
     """Let K also follow the acceptance that is seen while serving, within what the schedule measured."""
     autoscaling: AutoscalingSettings = OngoingRequestsScaling()

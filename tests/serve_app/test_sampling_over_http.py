@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from transformers import LlamaForCausalLM
 
 from replicas.request import SamplingParams
@@ -15,6 +16,7 @@ from replicas.text_codec import TextCodec
 from serve_app.generation import GenerationJob, Tokenized, TokenizeJob
 from serve_app.ingress import build_http_app
 from serve_app.replica_deployment import ModelReplica
+from serve_app.sampling_defaults import SamplingDefaults
 from serve_app.served_models import ServedModel
 from serve_app.settings import ModelSettings
 from tests.reference.decoding import sampled
@@ -61,15 +63,18 @@ class Tiny:
         self.codec = TextCodec(folder / "target")
         speculative = {"method": "eagle3", "model": str(folder / "head"), "num_speculative_tokens": 4}
         fields = {"dtype": "float32", "num_threads": 1, "max_model_len": 64, "max_num_seqs": 2, "block_size": 4}
-        settings = ModelSettings.model_validate(
+        self.settings = ModelSettings.model_validate(
             {"id": "m", "model": str(folder / "target"), "speculative_config": speculative} | fields
         )
-        self.client = OwnClient(settings)
-        self.app = build_http_app({"m": ServedModel(settings, self.client, 1)}, None)
+        self.client = OwnClient(self.settings)
+        self.app = build_http_app({"m": ServedModel(self.settings, self.client, 1)}, None)
 
     def send(self, **options: Any) -> httpx.Response:
+        return self.send_to(self.app, **options)
+
+    def send_to(self, app: FastAPI, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test") as http:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
                 return await http.post("/v1/completions", json={"model": "m", "prompt": PROMPT} | options)
 
         return asyncio.run(send())
@@ -160,3 +165,14 @@ def test_a_broken_grammar_is_400_and_the_next_request_served(tiny: Tiny) -> None
     stuck = tiny.send(guided_regex="a\nb", temperature=0)  # The tiny tokenizer has no newline.
     assert (stuck.status_code, stuck.json()["error"]["code"]) == (400, "invalid_grammar")
     assert tiny.send(max_tokens=2).status_code == 200
+
+
+def test_a_request_that_does_not_say_is_sampled_as_the_model_is_configured(tiny: Tiny) -> None:
+    settings = tiny.settings.model_copy(update={"sampling_defaults": SamplingDefaults(temperature=0)})
+    greedy = build_http_app({"m": ServedModel(settings, tiny.client, 1)}, None)
+
+    def text_of(app: FastAPI, **options: Any) -> str:
+        return tiny.send_to(app, **options, max_tokens=20).json()["choices"][0]["text"]
+
+    assert text_of(greedy) == text_of(tiny.app, temperature=0)
+    assert text_of(greedy, temperature=0.8, seed=11) == text_of(tiny.app, temperature=0.8, seed=11)
