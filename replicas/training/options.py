@@ -11,6 +11,7 @@ class TrainOptions:
     minutes: float = 40.0
     """Training time; the learning rate follows the share that is spent."""
     draft_vocab_size: int = 8192
+    """Tokens that can be drafted; 0: those of the head to go on from."""
     unroll_steps: int = 4
     batch_drafts: int = 1024
     """Draft positions a batch."""

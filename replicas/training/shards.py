@@ -122,7 +122,7 @@ def pack(conversations: list[Conversation], hidden_size: int, chains: list[Tenso
 
 
 def worth_learning(conversation: Conversation) -> Tensor:
-    """Positions [chains] from which training drafts: the user's turn, which the target wrote too, and the answer.
+    """Positions [chains] from which training drafts: those from which serving does, the answer's.
 
     Left out are most of those whose first draft the text's own repetition gives away. A small model often falls into
     loops; there the draft is copied from the text before, which a head learns at once. One such start in KEPT_REPEATS
@@ -130,9 +130,9 @@ def worth_learning(conversation: Conversation) -> Tensor:
     """
     tokens, seen = conversation.tokens.tolist(), set[tuple[int, ...]]()
     chains = list[int]()
-    for start in range(conversation.user_start, len(tokens) - 2):
+    for start in range(len(tokens) - 2):
         run = tuple(tokens[max(0, start + 3 - REPEATED_TOKENS) : start + 3])
-        if run not in seen or start % KEPT_REPEATS == 0:
+        if start >= conversation.answer_start - 1 and (run not in seen or start % KEPT_REPEATS == 0):
             chains.append(start)
         seen.add(run)
     return torch.tensor(chains, dtype=torch.int64)

@@ -12,6 +12,15 @@ from replicas.training.draft_vocab_choice import DraftVocab
 from replicas.training.head_module import DraftHead
 
 
+def draft_vocab_of(folder: Path, vocab_size: int) -> DraftVocab:
+    """The tokens that the head of `folder` can draft. Raises CheckpointError where it does not say."""
+    with Checkpoint(folder) as checkpoint:
+        if "d2t" not in checkpoint:
+            raise CheckpointError(f"{folder} has no tensor 'd2t': a head to go on from names its draft vocabulary")
+        d2t = checkpoint["d2t"]
+        return DraftVocab(d2t + torch.arange(len(d2t)), vocab_size)
+
+
 @torch.no_grad()
 def start_from(head: DraftHead, folder: Path, vocab: DraftVocab) -> None:
     """Copy the head of `folder` into `head`, whose `tap_scale` stays and whose draft vocabulary is `vocab`.
@@ -20,11 +29,8 @@ def start_from(head: DraftHead, folder: Path, vocab: DraftVocab) -> None:
     `head` has (the target's), by the linear map that fits the tokens known to both.
     Raises CheckpointError where a shape differs.
     """
+    old_ids = draft_vocab_of(folder, vocab.vocab_size).target_ids
     with Checkpoint(folder) as checkpoint:
-        if "d2t" not in checkpoint:
-            raise CheckpointError(f"{folder} has no tensor 'd2t': a head to go on from names its draft vocabulary")
-        d2t = checkpoint["d2t"]
-        old_ids = d2t + torch.arange(len(d2t))
         for name, parameter in head.named_parameters():
             if name == "lm_head.weight":
                 old_rows = checkpoint.tensor(name, len(old_ids), parameter.shape[1]).float()

@@ -24,7 +24,7 @@ from replicas.training.measure import Acceptance, measure
 from replicas.training.optimizers import build_optimizers
 from replicas.training.options import TrainOptions, learning_rate
 from replicas.training.shards import Conversation, PackedBatch, ShardReader, shuffled_batches, split_held_out
-from replicas.training.start_head import start_from
+from replicas.training.start_head import draft_vocab_of, start_from
 from replicas.training.unrolled_loss import unrolled_loss
 from replicas.training.user_turn import around_user_turn
 
@@ -60,7 +60,10 @@ class Trainer:
             untied = None if self.config.tie_word_embeddings else checkpoint.optional("lm_head.weight", *shape)
             self.target_head = self.embedding if untied is None else untied.float()
             training, _ = self.split()
-            self.vocab = most_widespread(training, options.draft_vocab_size, self.config.vocab_size)
+            if start and not options.draft_vocab_size:
+                self.vocab = draft_vocab_of(start, self.config.vocab_size)
+            else:
+                self.vocab = most_widespread(training, options.draft_vocab_size, self.config.vocab_size)
             self.head = DraftHead(self.config, len(self.vocab.target_ids))
             fit = fit_next_state(training, self.embedding, self.config, options.fit_rows)
             scale = float(torch.cat([c.states[1:-1, -shape[1] :] for c in training[:64]]).float().pow(2).mean().sqrt())

@@ -60,14 +60,14 @@ def test_an_answer_of_one_token_has_nothing_to_draft():
     assert pack([tiny.conversation(6, 5, 1), tiny.conversation(6, 3, 2)], tiny.HIDDEN).chains.tolist() == [7, 8]
 
 
-def test_training_drafts_in_the_users_turn_too_but_little_inside_of_repetitions():
+def test_training_drafts_in_the_answer_but_little_inside_of_repetitions():
     plain = tiny.conversation(12, 6, 1)
     plain.tokens.copy_(torch.arange(12))
-    assert worth_learning(plain).tolist() == list(range(1, 10))
+    assert worth_learning(plain).tolist() == list(range(5, 10))
     loop = tiny.conversation(40, 6, 1)
     loop.tokens.copy_(torch.arange(40) % 3)
     # The first draft of start q is token q + 2; runs of 8 tokens repeat from token 11 on, so from start 9 on.
-    assert worth_learning(loop).tolist() == [*range(1, 9), 16, 24, 32]
+    assert worth_learning(loop).tolist() == [5, 6, 7, 8, 16, 24, 32]
 
 
 def test_chosen_starts_are_packed():
@@ -82,7 +82,7 @@ def test_an_epoch_holds_every_conversation_once_and_new_shards_move_none_across_
     assert held_out == [conversations[i] for i in (0, 5, 10, 15)]
     assert split_held_out([*conversations, *conversations], 5)[1][:4] == held_out
     batches = list(shuffled_batches(training, 20, tiny.HIDDEN, random.Random(0)))
-    # From position 1 to 9 of 12: the last start still has a token to check.
-    assert all(len(b.chains) == 27 for b in batches[:-1])
+    # From position 3 to 9 of 12: the last start still has a token to check.
+    assert all(len(b.chains) == 21 for b in batches[:-1])
     seen = sorted(tuple(row) for b in batches for row in b.final[:, :3].tolist())
     assert seen == sorted(tuple(row) for c in training for row in c.states[:-1, 72:75].float().tolist())

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from replicas.errors import CheckpointError
 from replicas.training.draft_vocab_choice import DraftVocab
 from replicas.training.export import export_config, export_tensors, write_head
-from replicas.training.start_head import start_from
+from replicas.training.start_head import draft_vocab_of, start_from
 from tests.replicas.training import tiny
 
 
@@ -21,6 +21,16 @@ def test_the_head_is_the_exported_one_whatever_scale_it_is_trained_at(tmp_path):
     again = export_tensors(fresh, vocab)
     for name, value in export_tensors(trained, vocab).items():
         torch.testing.assert_close(again[name], value, rtol=1e-3, atol=1e-6)
+
+
+def test_a_heads_own_draft_vocabulary(tmp_path):
+    vocab = DraftVocab(torch.tensor([2, 3, 5, 11, 13]), tiny.VOCAB)
+    write_head(
+        tmp_path, export_tensors(tiny.random_head(5), vocab), export_config(tiny.hf_config(), vocab, (2, 3, 3)), {}
+    )
+    found = draft_vocab_of(tmp_path, tiny.VOCAB)
+    assert found.target_ids.tolist() == [2, 3, 5, 11, 13]
+    assert found.vocab_size == tiny.VOCAB
 
 
 def test_rows_follow_their_tokens_and_new_ones_the_map_of_the_others(tmp_path):
