@@ -33,9 +33,7 @@ DIFFERENT = 2
 
 def scenario(url: str, settings: ChatSettings, prompts: Sequence[Prompt], report: Path) -> dict[str, Any]:
     """guidellm's, for the same requests as ours."""
-    # guidellm asks for usage in every chunk, too, which Eyrie refuses.
-    options = {"include_usage": True, "continuous_usage_stats": False}
-    body: dict[str, Any] = {"temperature": settings.temperature, "stream_options": options}
+    body: dict[str, Any] = {"temperature": settings.temperature}
     return {
         "spec": {
             "backend": {

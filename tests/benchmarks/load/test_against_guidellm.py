@@ -24,6 +24,7 @@ def test_guidellm_is_asked_for_the_same_requests_as_ours(tmp_path: Path) -> None
     body = {
         "model": "tiny",
         "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "max_completion_tokens": 9,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "one"}]}],
         **backend["extras"]["body"],
