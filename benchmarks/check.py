@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from benchmarks.check_worker import READY, RUN, TASK
 from benchmarks.fit.bootstrap import Floats, Indices, Interval, interval
 from benchmarks.fit.tables import Table
+from benchmarks.line_worker import LineWorker
 from benchmarks.measuring import Task
 from benchmarks.results import Cell, Run
 from benchmarks.sweep_config import SweepConfig, load_sweep_config
@@ -61,42 +62,18 @@ class Worker:
 
     def __init__(self, name: str, code: Path, config: Path) -> None:
         """Returns when its engine is warm. Raises ConfigError if it does not get that far."""
-        self._name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.check_worker", str(config)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=code,
-            env=os.environ | {"PYTHONPATH": str(code)},
-        )
-        if self._read() != READY:
+        command = [sys.executable, "-m", "benchmarks.check_worker", str(config)]
+        self._lines = LineWorker(f"the engine of {name}", command, code, os.environ | {"PYTHONPATH": str(code)})
+        if self._lines.read() != READY:
             raise ConfigError(f"the engine of {name} said something else than that it is ready")
 
     def run(self, task: Task) -> Run:
         """Do `task`. Raises ConfigError if the process ends."""
-        assert self._process.stdin is not None
-        # Whoever has ended reads no more; what it said before is on the screen.
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(TASK.dump_json(task) + b"\n")
-            self._process.stdin.flush()
-        return RUN.validate_json(self._read())
+        return RUN.validate_json(self._lines.ask(TASK.dump_json(task)))
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-
-    def _read(self) -> bytes:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise ConfigError(f"the engine of {self._name} ended with status {self._process.wait()}; see above")
-        return line
+        self._lines.close()
 
 
 @contextmanager

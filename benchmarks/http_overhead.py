@@ -14,18 +14,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import httpx
 from tqdm import tqdm
 
 from benchmarks.engine_client import run_alone
-from benchmarks.metrics import Answer, median_ratio
+from benchmarks.load.chat_client import ChatSettings, RequestError, ask
+from benchmarks.metrics import median_ratio
 from benchmarks.provenance import provenance
-from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
+from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.engine import build_engine
 from replicas.request import SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
@@ -49,43 +49,26 @@ def server(command: str | None) -> Generator[None]:
         process.wait(60)
 
 
-def stream(client: httpx.Client, model: str, prompt: Prompt, tokens: int) -> Answer:
-    """One streamed greedy answer; TTFT is to the first content, a chunk with a role alone does not count."""
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": prompt.messages,
-        "temperature": 0,
-        "max_tokens": tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    begin = time.perf_counter()
-    first = last = 0.0
-    count = 0
-    with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        response.raise_for_status()
-        for line in response.iter_lines():
-            if not line.startswith("data: {"):
-                continue
-            chunk = json.loads(line.removeprefix("data: "))
-            if any(choice["delta"].get("content") for choice in chunk["choices"]):
-                last = time.perf_counter() - begin
-                first = first or last
-            if chunk.get("usage"):
-                count = chunk["usage"]["completion_tokens"]
-    return Answer(first, last, count)
-
-
-def wait_for_first_token(client: httpx.Client, model: str) -> float:
+def wait_for_first_token(client: httpx.Client, settings: ChatSettings) -> float:
     """Seconds until a request is answered with a first token. Raises TimeoutError after START_LIMIT_S."""
     begin = time.perf_counter()
     while time.perf_counter() - begin < START_LIMIT_S:
-        try:
-            asked = time.perf_counter() - begin
-            return asked + stream(client, model, Prompt("", "Say hello."), 8).first_token
-        except httpx.HTTPError:
-            time.sleep(0.2)
+        asked = time.perf_counter() - begin
+        # Refused while nobody listens yet, or while the model loads.
+        with suppress(RequestError):
+            served = ask(client, settings, "Say hello.")
+            if served.first_content is not None:
+                return asked + served.first_content
+        time.sleep(0.2)
     raise TimeoutError(f"no token within {START_LIMIT_S} s")
+
+
+def tpot_through_http(client: httpx.Client, settings: ChatSettings, text: str) -> float:
+    """Of one streamed greedy answer. Raises RequestError for one of less than two tokens, and for any other end."""
+    tpot = ask(client, settings, text).tpot
+    if tpot is None:
+        raise RequestError(f"the answer to {text!r} has less than two tokens: it has no TPOT")
+    return tpot
 
 
 def main() -> None:
@@ -101,7 +84,8 @@ def main() -> None:
     model = load_own_model(args.config)
     prompts = read_prompts(args.prompts, args.limit)
     with server(args.start), httpx.Client(base_url=args.url, timeout=120, trust_env=False) as client:
-        started = wait_for_first_token(client, model.id)
+        settings = ChatSettings(model.id, args.tokens)
+        started = wait_for_first_token(client, settings)
         # With the K that the server has, or two things would be compared.
         engine = build_engine(with_local_checkpoints(model.engine_config), k_policy_of(model))
         engine.warm_up()
@@ -109,11 +93,11 @@ def main() -> None:
         through_http: list[float] = []
         alone: list[float] = []
         shuffle = random.Random(0)
-        stream(client, model.id, prompts[0], args.tokens)
+        ask(client, settings, prompts[0].text)
         for prompt in tqdm(prompts, unit="prompt"):
             for by_http in shuffle.sample([True, False], 2):
                 if by_http:
-                    through_http.append(stream(client, model.id, prompt, args.tokens).tpot)
+                    through_http.append(tpot_through_http(client, settings, prompt.text))
                 else:
                     alone.append(run_alone(engine, prompt, sampling).answer.tpot)
     if args.start:

@@ -1,4 +1,6 @@
-"""Rows of measurements, as JSON lines, never averaged: a session (who measured, where), a run or a served request."""
+"""Rows of measurements, as JSON lines, never averaged: a session (who measured, where), a run, a served request or an
+answer in a race of engines.
+"""
 
 import os
 from collections.abc import Sequence
@@ -120,7 +122,26 @@ class HttpRequest:
     kind: Literal["request"] = "request"
 
 
-AnyRow = Session | Run | HttpRequest
+@dataclass(frozen=True, slots=True)
+class RaceAnswer:
+    """One contestant's answer to one prompt; answers of a session to the same prompt are pairs."""
+
+    session: str
+    contestant: str
+    prompt: int
+    """Its number in the session."""
+    category: str
+    answer: Answer
+    steps: int
+    """Arrivals after the first."""
+    step_tokens: int
+    """That came with them."""
+    text: str
+    """12 hex digits of the token ids."""
+    kind: Literal["race"] = "race"
+
+
+AnyRow = Session | Run | HttpRequest | RaceAnswer
 Row = Annotated[AnyRow, Field(discriminator="kind")]
 _ROW: TypeAdapter[AnyRow] = TypeAdapter(Row)
 
@@ -132,6 +153,7 @@ class Results:
     sessions: tuple[Session, ...] = ()
     runs: tuple[Run, ...] = ()
     requests: tuple[HttpRequest, ...] = ()
+    race_answers: tuple[RaceAnswer, ...] = ()
 
     @property
     def done(self) -> frozenset[tuple[Cell, int]]:
@@ -169,6 +191,7 @@ def read_results(path: Path) -> Results:
     sessions: list[Session] = []
     runs: list[Run] = []
     requests: list[HttpRequest] = []
+    race_answers: list[RaceAnswer] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
             row = _ROW.validate_json(line)
@@ -180,6 +203,8 @@ def read_results(path: Path) -> Results:
             sessions.append(row)
         elif isinstance(row, Run):
             runs.append(row)
-        else:
+        elif isinstance(row, HttpRequest):
             requests.append(row)
-    return Results(tuple(sessions), tuple(runs), tuple(requests))
+        else:
+            race_answers.append(row)
+    return Results(tuple(sessions), tuple(runs), tuple(requests), tuple(race_answers))

@@ -1,6 +1,6 @@
-"""Does speculation pay? Every K against K=0, and K=0 against transformers, paired and interleaved at batch 1.
+"""Does speculation pay? Every K against K=0, paired and interleaved at batch 1. Other engines: benchmarks.peers.
 
-python -m benchmarks.speculation configs/eagle3.yaml --k 0 2 3 4 --prompts FILE --tokens 128 [--transformers]
+python -m benchmarks.speculation configs/eagle3.yaml --k 0 2 3 4 --prompts FILE --tokens 128
 """
 
 import argparse
@@ -13,13 +13,11 @@ from statistics import median
 from tqdm import tqdm
 
 from benchmarks.engine_client import ChosenPolicy, EngineAnswer, engine_for_measuring, run_alone
-from benchmarks.metrics import Answer, acceptance_by_position, median_ratio, pooled
-from benchmarks.peers.transformers_generate import TransformersPeer
+from benchmarks.metrics import acceptance_by_position, median_ratio, pooled
 from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.config import EngineConfig
 from replicas.engine import build_engine
-from replicas.models.source import resolve_model
 from replicas.request import Acceptance, SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.k_policy import FixedK
@@ -46,32 +44,24 @@ def measure(
     limit: int | None,
     tokens: int,
     temperature: float,
-    peer: bool,
-) -> tuple[list[Mode], list[Answer]]:
-    """Answer every prompt at every K (and by transformers), in a fresh random order for each prompt."""
+) -> list[Mode]:
+    """Answer every prompt at every K, in a fresh random order for each prompt."""
     policy = ChosenPolicy(FixedK(0))
     engine = build_engine(engine_for_measuring(config, max(ks)), policy)
     engine.warm_up()
     prompts = read_prompts(prompts_file, limit)
-    transformers = TransformersPeer(resolve_model(config.model)) if peer else None
     modes = {k: Mode(k) for k in ks}
-    peer_answers: list[Answer] = []
     sampling = SamplingParams(temperature=temperature, seed=0, max_tokens=tokens)
     run_alone(engine, prompts[0], sampling)
-    order: list[int | None] = [*ks, *([None] if transformers else [])]
     shuffle = random.Random(0)
     for prompt in tqdm(prompts, unit="prompt"):
-        shuffle.shuffle(order)
-        for k in order:
-            if k is not None:
-                policy.current = FixedK(k)
-                modes[k].answers.append(run_alone(engine, prompt, sampling))
-            elif transformers is not None:
-                peer_answers.append(transformers.answer(prompt, tokens))
-    return list(modes.values()), peer_answers
+        for k in shuffle.sample(ks, len(ks)):
+            policy.current = FixedK(k)
+            modes[k].answers.append(run_alone(engine, prompt, sampling))
+    return list(modes.values())
 
 
-def report(modes: list[Mode], peer: list[Answer]) -> str:
+def report(modes: list[Mode]) -> str:
     """A Markdown table: medians, and medians of paired ratios against K=0."""
     base = next(mode for mode in modes if mode.k == 0)
     base_tpot = [a.answer.tpot for a in base.answers]
@@ -90,11 +80,6 @@ def report(modes: list[Mode], peer: list[Answer]) -> str:
             f"| {median_ratio(base_end, end):.2f} | {mode.acceptance.mean_acceptance_length:.2f} | {positions} "
             f"| {same}/{len(end)} |"
         )
-    if peer:
-        tpot = [a.tpot for a in peer]
-        # The answers are of the same prompts, in the same order.
-        ratio = median_ratio(base_tpot, tpot)
-        lines.append(f"| transformers generate, fp32 | {1e3 * median(tpot):.1f} | K=0 over it: {ratio:.2f} | | | | |")
     return "\n".join(lines)
 
 
@@ -108,12 +93,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="number of prompts")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--transformers", action="store_true", help="measure transformers' generate too")
     args = parser.parse_args()
     model = load_own_model(args.config, args.model)
     config, ks = with_local_checkpoints(model.engine_config), sorted({0, *args.k})
-    modes, peer = measure(config, ks, args.prompts, args.limit, args.tokens, args.temperature, args.transformers)
-    print(report(modes, peer))
+    print(report(measure(config, ks, args.prompts, args.limit, args.tokens, args.temperature)))
     print(json.dumps(provenance()))
 
 

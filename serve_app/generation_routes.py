@@ -68,6 +68,6 @@ class GenerationRoutes:
         # The first step decides the status: a prompt that is too long, a full queue, a dead engine.
         opening = retried(job, deadline, lambda job: opened(begin(job)), on_retry)
         first, stream = await unless_disconnected(request, opening)
-        writer = ChunkWriter(kind, head, body.include_usage)
-        content = events(first, stream, writer, body.include_usage, model.method, lambda: model.count(BROKEN))
+        writer = ChunkWriter(kind, head, body.include_usage, body.continuous_usage, model.method)
+        content = events(first, stream, writer, body.include_usage, lambda: model.count(BROKEN))
         return EventStream(content, stream)

@@ -1,7 +1,7 @@
 """Requests of the OpenAI API, as far as they can be honoured. What cannot be is refused by name, never ignored."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -53,8 +53,8 @@ class StreamOptions(RequestBody):
     """Of a stream only."""
 
     include_usage: bool = False
-    continuous_usage_stats: Literal[False] = False
-    """vLLM's, usage in every chunk: only its end has one here. False asks for nothing."""
+    continuous_usage_stats: bool = False
+    """As in vLLM, beside include_usage: every chunk has its choice's usage so far."""
 
 
 def _stop_strings(value: object) -> object:
@@ -146,6 +146,11 @@ class GenerationOptions(RequestBody):
     def include_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of a stream has usage, too."""
+        return self.include_usage and self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def grammar(self) -> Grammar | None:
         """What the text has to be. Raises RequestError."""

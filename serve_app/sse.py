@@ -18,11 +18,14 @@ DONE = b"data: [DONE]\n\n"
 class ChunkWriter:
     """Chunks of one answer. What is the same in all of them is serialised once: a step costs one short string."""
 
-    def __init__(self, kind: Kind, head: AnswerHead, include_usage: bool) -> None:
+    def __init__(
+        self, kind: Kind, head: AnswerHead, include_usage: bool, continuous_usage: bool, method: str | None
+    ) -> None:
         name = "chat.completion.chunk" if kind == "chat" else "text_completion"
         common = {"id": head.id, "object": name, "created": head.created, "model": head.model}
         self._start = f"data: {_json(common)[:-1]},"
         self._end = ',"usage":null}\n\n' if include_usage else "}\n\n"
+        self._continuous_usage, self._method = continuous_usage, method
         self._begun: set[int] = set()
         """Choices that have had a chunk."""
         if kind == "chat":
@@ -40,11 +43,15 @@ class ChunkWriter:
         self._begun.add(delta.choice)
         said = _said(delta) if delta.tool_calls else _json(delta.text)
         choice = f'{opening}{said}{self._logprobs}{scores},"finish_reason":{reason}'
-        return f'{self._start}"choices":[{{"index":{delta.choice},{choice}}}]{self._end}'.encode()
+        end = self._usage_end([delta]) if self._continuous_usage else self._end
+        return f'{self._start}"choices":[{{"index":{delta.choice},{choice}}}]{end}'.encode()
 
-    def usage(self, lasts: Sequence[Delta], method: str | None) -> bytes:
+    def usage(self, lasts: Sequence[Delta]) -> bytes:
         """The chunk after the last, for a stream that asked for it."""
-        return f'{self._start}"choices":[],"usage":{usage_of(lasts, method).model_dump_json()}}}\n\n'.encode()
+        return f'{self._start}"choices":[]{self._usage_end(lasts)}'.encode()
+
+    def _usage_end(self, lasts: Sequence[Delta]) -> str:
+        return f',"usage":{usage_of(lasts, self._method).model_dump_json()}}}\n\n'
 
 
 async def events(
@@ -52,7 +59,6 @@ async def events(
     rest: AsyncGenerator[Delta, None],
     writer: ChunkWriter,
     include_usage: bool,
-    method: str | None,
     on_error: Callable[[], None],
 ) -> AsyncGenerator[bytes, None]:
     """The whole body: a chunk a step that has news, perhaps the usage, or else an error; and always one [DONE]."""
@@ -65,7 +71,7 @@ async def events(
             if _has_news(delta):
                 yield writer.delta(delta)
         if include_usage:
-            yield writer.usage([lasts[choice] for choice in sorted(lasts)], method)
+            yield writer.usage([lasts[choice] for choice in sorted(lasts)])
     except Exception as error:
         # The status has long been sent: the client can only be told inside the stream.
         on_error()

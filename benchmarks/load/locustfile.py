@@ -7,7 +7,6 @@ accepted drafts stand below the requests, as times in ms and per cent. An API ke
 """
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,19 +14,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gevent
-import httpx
+from flask import Response, jsonify, request
 from gevent.pool import Group
 from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
+from locust.exception import StopTest
 from locust.runners import LocalRunner
 
 from benchmarks.load.arrivals import poisson_gaps
-from benchmarks.load.chat_client import ChatSettings
-from benchmarks.load.recording import Recording, first_model, load_session
+from benchmarks.load.load_options import LoadOptions
+from benchmarks.load.recording import Recording
 from benchmarks.metrics import acceptance_rate
 from benchmarks.results import HttpRequest
-from benchmarks.workloads import OWN_PROMPTS, read_prompts
+from benchmarks.workloads import OWN_PROMPTS
 from replicas.errors import ConfigError
 
 RESULTS = Path("results/load")
@@ -36,22 +36,21 @@ FAILURE_PAUSE_S = 0.5
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: LocustArgumentParser, **_: Any) -> None:
-    """Of the command line and the web page."""
-    group = parser.add_argument_group("chat completions")
-    group.add_argument("--model", default="", help="the first that the server names")
-    group.add_argument("--max-tokens", type=int, default=64, help="of an answer (64)")
-    group.add_argument("--no-stream", action="store_true", help="whole answers: there is no TTFT and no TPOT then")
-    group.add_argument("--ignore-eos", action="store_true", help="all answers are --max-tokens long (vLLM, Eyrie)")
-    group.add_argument(
+    """Of the command line and the page, which knows nothing of groups: what is added to one is no field of it."""
+    parser.add_argument("--model", default="", help="the first that the server names")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (64)")
+    parser.add_argument("--no-stream", action="store_true", help="whole answers: there is no TTFT and no TPOT then")
+    parser.add_argument("--ignore-eos", action="store_true", help="all answers are --max-tokens long (vLLM, Eyrie)")
+    parser.add_argument(
         "--arrivals",
         choices=["closed", "poisson"],
         default="closed",
         help="closed: a user's next request follows its last answer; poisson: it follows nothing (closed)",
     )
-    group.add_argument("--rate", type=float, default=0.5, help="poisson: requests a second of each user (0.5)")
-    group.add_argument("--prompts", default=str(OWN_PROMPTS), help="JSON lines with `turns`")
-    group.add_argument("--seed", type=int, default=0, help="of prompts' order and arrivals (0)")
-    group.add_argument("--out", default="", help=f"file of rows; {RESULTS}/MODEL.jsonl by default")
+    parser.add_argument("--rate", type=float, default=0.5, help="poisson: requests a second of each user (0.5)")
+    parser.add_argument("--prompts", default=str(OWN_PROMPTS), help="JSON lines with `turns`")
+    parser.add_argument("--seed", type=int, default=0, help="of prompts' order and arrivals (0)")
+    parser.add_argument("--out", default="", help=f"file of rows; {RESULTS}/MODEL.jsonl by default")
 
 
 class ChatUser(User):
@@ -135,34 +134,34 @@ def prepare(environment: Environment, **_: Any) -> None:
     gevent.get_hub().loop.update_now()
     # It would print a line a request.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    if environment.web_ui is not None and environment.web_ui.app is not None:
+        environment.web_ui.app.before_request(lambda: refusal(environment))
+
+
+def refusal(environment: Environment) -> Response | None:
+    """What the page says instead of starting a load that cannot run; None if it can, or if none is asked for."""
+    if request.method != "POST" or not request.path.endswith("/swarm"):
+        return None
+    try:
+        LoadOptions.of(environment.parsed_options, environment.host, request.form).recording().client.close()
+    except ConfigError as error:
+        logging.getLogger(__name__).error("%s", error)
+        return jsonify({"success": False, "message": str(error), "host": environment.host})
+    return None
 
 
 @events.test_start.add_listener
 def begin(environment: Environment, **_: Any) -> None:
     """Everything that may be wrong is found before the first request."""
-    options: Any = environment.parsed_options
-    if not environment.host:
-        sys.exit("--host: got none; allowed: the server's address, as http://127.0.0.1:8000")
-    if options.arrivals == "poisson" and not options.rate > 0:
-        sys.exit(f"--rate: got {options.rate}; allowed: requests a second above 0")
-    key = os.environ.get("OPENAI_API_KEY")
-    client = httpx.Client(
-        base_url=environment.host,
-        headers={"Authorization": f"Bearer {key}"} if key else {},
-        timeout=httpx.Timeout(600.0, connect=10.0),
-        limits=httpx.Limits(max_connections=None),
-        trust_env=False,
-    )
     try:
-        prompts = read_prompts(Path(options.prompts))
-        model = options.model or first_model(client)
-    except (ConfigError, OSError) as error:
-        sys.exit(str(error))
-    settings = ChatSettings(model, options.max_tokens, not options.no_stream, ignore_eos=options.ignore_eos)
-    rate = options.rate if options.arrivals == "poisson" else None
-    session = load_session(environment.host, options.arrivals, rate, settings)
+        recording = LoadOptions.of(environment.parsed_options, environment.host).recording()
+    except ConfigError as error:
+        if environment.web_ui is None:
+            sys.exit(str(error))
+        # The page has asked just before: the process stays for a next try.
+        raise StopTest(str(error)) from error
     ChatUser.begun = 0
-    ChatUser.recording = Recording(client, settings, prompts, options.arrivals, session, options.seed)
+    ChatUser.recording = recording
 
 
 @events.test_stop.add_listener

@@ -14,12 +14,11 @@ from benchmarks.load.ramp import Ramp
 @events.init_command_line_parser.add_listener
 def add_options(parser: LocustArgumentParser, **_: Any) -> None:
     """Of the command line and the web page."""
-    group = parser.add_argument_group("ramp")
-    group.add_argument("--peak-users", type=int, default=8, help="users at the top (8)")
-    group.add_argument("--ramp-steps", type=int, default=4, help="from one user to the top (4)")
-    group.add_argument("--step-s", type=float, default=15.0, help="seconds between two steps (15)")
-    group.add_argument("--hold-s", type=float, default=60.0, help="seconds at the top (60)")
-    group.add_argument("--quiet-s", type=float, default=20.0, help="seconds with one user, before and after (20)")
+    parser.add_argument("--peak-users", type=int, default=8, help="users at the top (8)")
+    parser.add_argument("--ramp-steps", type=int, default=4, help="from one user to the top (4)")
+    parser.add_argument("--step-s", type=float, default=15.0, help="seconds between two steps (15)")
+    parser.add_argument("--hold-s", type=float, default=60.0, help="seconds at the top (60)")
+    parser.add_argument("--quiet-s", type=float, default=20.0, help="seconds with one user, before and after (20)")
 
 
 class RampShape(LoadTestShape):

@@ -85,6 +85,50 @@ def test_a_stream_that_asks_gets_its_usage_last() -> None:
     assert usage.keys() == chunks[0].keys()
 
 
+CONTINUOUS = {"include_usage": True, "continuous_usage_stats": True}
+
+
+def test_a_stream_that_asks_gets_its_usage_in_every_chunk() -> None:
+    plain = Site().events()[:-1]
+    *chunks, usage, done = Site().events(stream_options=CONTINUOUS)
+    assert done == "[DONE]"
+    assert (usage["choices"], usage["usage"]) == ([], USAGE)
+    assert [chunk["choices"] for chunk in chunks] == [chunk["choices"] for chunk in plain]
+    told = [chunk["usage"] for chunk in chunks]
+    counts = [one["completion_tokens"] for one in told]
+    assert counts == sorted(set(counts))
+    assert {one["prompt_tokens"] for one in told} == {8}
+    assert all(one["total_tokens"] == 8 + one["completion_tokens"] for one in told)
+    # The last text is complete.
+    assert told[-1] == USAGE
+
+
+def test_a_text_completion_has_its_usage_in_every_chunk() -> None:
+    body = {"model": "m", "prompt": "12345678", "stream": True, "stream_options": CONTINUOUS}
+    answer = Site().send("POST", "/v1/completions", json=body)
+    *chunks, usage, done = answer.text.removesuffix("\n\n").split("\n\n")
+    assert done == "data: [DONE]"
+    told = [json.loads(chunk.removeprefix("data: "))["usage"] for chunk in (*chunks, usage)]
+    counts = [one["completion_tokens"] for one in told[:-1]]
+    assert counts == sorted(set(counts))
+    assert told[-2] == told[-1]
+    assert told[-1]["completion_tokens"] == 10
+
+
+def test_usage_in_every_chunk_is_of_its_choice() -> None:
+    *chunks, usage, _ = Site().events(stream_options=CONTINUOUS, n=2, seed=1)
+    lasts = {chunk["choices"][0]["index"]: chunk["usage"]["completion_tokens"] for chunk in chunks}
+    assert lasts == {0: 10, 1: 10}
+    assert usage["usage"]["completion_tokens"] == 20
+
+
+def test_usage_in_every_chunk_alone_asks_for_nothing() -> None:
+    # As in vLLM: it goes with include_usage.
+    *chunks, done = Site().events(stream_options={"continuous_usage_stats": True})
+    assert done == "[DONE]"
+    assert all("usage" not in chunk for chunk in chunks)
+
+
 def test_a_text_completion_streams_texts() -> None:
     body = {"model": "m", "prompt": "x", "stream": True}
     answer = Site().send("POST", "/v1/completions", json=body)

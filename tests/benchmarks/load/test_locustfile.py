@@ -2,13 +2,17 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from benchmarks.results import HttpRequest, Results, Session, read_results
+from benchmarks.workloads import OWN_PROMPTS
 from replicas.request import Acceptance
 from tests.benchmarks.load.openai_server import FIRST_S, TOKENS, OpenAiServer
 
@@ -107,6 +111,7 @@ def test_the_ramp_adds_users_and_takes_them_away(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (("--arrivals", "poisson", "--rate", "0"), "--rate: got 0.0; allowed: requests a second above 0"),
+        (("--max-tokens", "0"), "--max-tokens: got 0; allowed: 1 or more"),
         (("--prompts", "none.jsonl"), "none.jsonl"),
     ],
 )
@@ -117,3 +122,69 @@ def test_wrong_options_end_it_before_a_request(tmp_path: Path, arguments: tuple[
     assert sentence in ended.stderr
     assert not server.bodies
     assert not out.exists()
+
+
+def until_served(page: httpx.Client, process: subprocess.Popen[str]) -> str:
+    """The page, as soon as there is one."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            return page.get("/").raise_for_status().text
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise AssertionError("locust's page is not served")
+
+
+def swarm(page: httpx.Client, **form: str) -> dict[str, object]:
+    return page.post("/swarm", data={"user_count": "2", "spawn_rate": "2"} | form).json()
+
+
+@pytest.mark.load
+def test_the_page_starts_loads_and_outlives_wrong_options(tmp_path: Path) -> None:
+    server, out = OpenAiServer(), tmp_path / "rows.jsonl"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "locust", "-f", str(LOAD / "locustfile.py"), "--web-host", "127.0.0.1"]
+    command += ["--web-port", str(port), "--out", str(out), "--stop-timeout", "60"]
+    environment = os.environ | {"PYTHONPATH": str(LOAD.parents[1])}
+    with server.running(), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as page:
+        process = subprocess.Popen([*command, "--host", server.url], cwd=tmp_path, env=environment, text=True)
+        try:
+            # Our options are fields of the page.
+            assert "ignore_eos" in until_served(page, process)
+            wrong: dict[str, dict[str, str]] = {
+                "--rate: got 0.0; allowed: requests a second above 0": {"arrivals": "poisson", "rate": "0"},
+                "--rate: got 'fast'; allowed: a number": {"arrivals": "poisson", "rate": "fast"},
+                "--max-tokens: got -1; allowed: 1 or more": {"max_tokens": "-1"},
+                "--host: got 'nowhere'; allowed: the server's address, as http://127.0.0.1:8000": {"host": "nowhere"},
+            }
+            for sentence, form in wrong.items():
+                answer = swarm(page, **form)
+                assert (answer["success"], answer["message"]) == (False, sentence)
+            told = swarm(page, prompts="none.jsonl")
+            assert told["success"] is False
+            assert "'none.jsonl' cannot be read" in str(told["message"])
+            assert process.poll() is None
+            assert page.get("/stats/requests").json()["state"] == "ready"
+            assert not server.bodies
+            for load in (1, 2):
+                right = {"host": server.url, "max_tokens": "13", "arrivals": "closed", "rate": "0.5"}
+                answer = swarm(page, **right, prompts=str(OWN_PROMPTS))
+                assert (answer["success"], answer["message"]) == (True, "Swarming started")
+                asked = len(server.bodies)
+                while len(server.bodies) < asked + 3:
+                    time.sleep(0.1)
+                assert page.post("/stop").json()["success"] is True
+                assert len(read_results(out).sessions) == load
+        finally:
+            process.terminate()
+            process.wait(30)
+    results = read_results(out)
+    for session in results.sessions:
+        assert session.model == "tiny"
+        requests = [row for row in results.requests if row.session == session.id]
+        assert len(requests) >= 3
+        assert [row.failure for row in requests] == [None] * len(requests)
+        assert {row.served.tokens for row in requests if row.served} == {TOKENS}
+    assert len(results.requests) == len(server.bodies)
