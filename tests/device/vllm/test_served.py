@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import yaml
 
 from serve_app.checkpoint_paths import PROJECT_ROOT
+from serve_app.k_schedule import load_k_schedule
 from serve_app.metric_definitions import ACCEPTED_TOKENS, DRAFT_TOKENS, DRAFTS
 from tests.integration.exported_metrics import wait_for_figures
 from tests.integration.serve_process import SAME_LOOP_MODE, Server, free_port, running
@@ -16,14 +18,17 @@ pytestmark = pytest.mark.timeout(1200)
 
 QUESTION: Any = [{"role": "user", "content": "Name three fruits and say what each is good for."}]
 MODEL = "smollm2-135m"
+SCHEDULE = "configs/k_schedules/smollm2-135m-cpu-vllm.yaml"
 TOKENS = 40
+CLIENTS = 4
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The config as it is, on a free port."""
+    """The config on a free port, with the K schedule that was measured on vLLM here."""
     config = yaml.safe_load((PROJECT_ROOT / "configs" / "vllm.yaml").read_text(encoding="utf-8"))
     config["http_options"]["port"] = free_port()
+    config["applications"][0]["args"]["models"][0]["k_schedule"] = SCHEDULE
     with running(config, tmp_path_factory.mktemp("serve"), SAME_LOOP_MODE, start_timeout_s=900) as served:
         yield served
 
@@ -58,6 +63,25 @@ def test_drafts_reach_prometheus(server: Server) -> None:
     drafts, drafted, accepted = (found[metric.exported] for metric in (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS))
     assert 0 < accepted < drafted
     assert drafted <= 3 * drafts
+
+
+def test_k_in_force_is_the_measured_schedule_s(server: Server) -> None:
+    schedule = load_k_schedule(PROJECT_ROOT / SCHEDULE)
+    alone, together = schedule.k_of(1), schedule.k_of(CLIENTS)
+    assert alone > together > 0
+    told = speculation(ask(server, extra_body={"ignore_eos": True}).usage)
+    assert told["drafted"] == pytest.approx(alone * told["steps"], abs=alone)
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        answers = [pool.submit(ask, server, extra_body={"ignore_eos": True}) for _ in range(CLIENTS)]
+        in_force: set[int] = set()
+        while not all(answer.done() for answer in answers):
+            in_force.add(server.http.get("/stats").json()[MODEL]["k_in_force"])
+    # Before the second comes and after the last but one has gone, one is alone.
+    assert together in in_force
+    assert in_force <= {0, alone, together}
+    for answer in answers:
+        told = speculation(answer.result().usage)
+        assert told["drafted"] < 0.5 * (alone + together) * told["steps"]
 
 
 def test_what_vllm_cannot_do_is_a_400(server: Server) -> None:
