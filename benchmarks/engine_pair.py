@@ -3,6 +3,7 @@
     python -m benchmarks.engine_pair configs/eagle3.yaml configs/vllm.yaml --limit 12
 
 Needs an environment with vLLM (make setup-vllm). For every prompt both answer, one after the other, in a random order.
+K is each config's num_speculative_tokens, not its schedule's, so that positions can be compared.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from replicas.errors import EyrieError
 from replicas.request import Acceptance, GenerationRequest, SamplingParams
 from serve_app.checkpoint_paths import with_local_checkpoints
 from serve_app.engine_protocol import AsyncEngine, build_served_engine
-from serve_app.k_policy import k_policy_of
+from serve_app.k_policy import FixedK
 from serve_app.serve_config import load_settings
 from serve_app.settings import AnyModelSettings
 
@@ -113,7 +114,8 @@ def main() -> int:
             if args.dtype and model.engine == "eyrie":
                 model = model.model_copy(update={"dtype": args.dtype})
             config = with_local_checkpoints(model.engine_config)
-            sides.append(Side(model, build_served_engine(config, k_policy_of(model))))
+            k = model.speculative_config.num_speculative_tokens if model.speculative_config else 0
+            sides.append(Side(model, build_served_engine(config, FixedK(k))))
         asyncio.run(run_pair(sides, read_prompts(args.prompts, args.limit), args.tokens))
         print(report(sides))
         print(json.dumps(provenance()))

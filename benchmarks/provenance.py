@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-VARIABLES = ("GOMP_SPINCOUNT", "GLIBC_TUNABLES", "OMP_NUM_THREADS")
+VARIABLES = ("GOMP_SPINCOUNT", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "VLLM_CPU_NUM_OF_RESERVED_CPU")
 """Of the environment; each of them changes what a step costs."""
 
 

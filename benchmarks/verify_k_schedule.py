@@ -25,7 +25,7 @@ from benchmarks.results import Cell, Run, read_results
 from benchmarks.sweep_config import SweepConfig, config_hash, file_stem, load_sweep_config, measured_model
 from replicas.errors import EyrieError
 from replicas.scheduling.k_policy import KPolicy
-from serve_app.k_policy import FixedK, ScheduledK
+from serve_app.k_policy import FixedK, follower_of
 from serve_app.k_schedule import KSchedule, load_k_schedule
 
 RESULTS = Path("results/verifications")
@@ -136,7 +136,7 @@ def _spread(ratios: Sequence[float]) -> Interval:
 
 
 def _policy(cell: Cell, schedule: KSchedule) -> KPolicy:
-    return ScheduledK(schedule) if cell.k is None else FixedK(cell.k)
+    return follower_of(schedule) if cell.k is None else FixedK(cell.k)
 
 
 def verify(config: SweepConfig, schedule: KSchedule, repeats: int, out: Path | None, minutes: float | None) -> int:

@@ -51,6 +51,25 @@ class ScheduledK:
             self._k = wanted
 
 
+@dataclass(frozen=True, slots=True)
+class TabledK:
+    """K as a measured schedule has it for the batch, at once: as vLLM, which was given the table, chooses it."""
+
+    schedule: KSchedule
+
+    def num_speculative_tokens(self, batch_size: int) -> int:
+        """See KPolicy."""
+        return self.schedule.k_of(batch_size)
+
+    def observe(self, feedback: DraftFeedback) -> None:
+        """Nothing changes it."""
+
+
+def follower_of(schedule: KSchedule) -> KPolicy:
+    """A fresh policy that chooses K by `schedule` as its engine does: ours waits a few steps, vLLM does not."""
+    return TabledK(schedule) if schedule.engine == "vllm" else ScheduledK(schedule)
+
+
 def k_policy_of(settings: AnyModelSettings, live: ModelLive | None = None) -> KPolicy:
     """The policy that `settings` ask for, or `live` in their place; a fresh one, which a replica can take any time.
 
@@ -84,7 +103,7 @@ def k_policy_of(settings: AnyModelSettings, live: ModelLive | None = None) -> KP
             f"k_schedule: {path} has k {strange}; allowed by the model's num_speculative_tokens and "
             f"allowed_num_speculative_tokens: {', '.join(map(str, allowed))}"
         )
-    return LiveK(schedule, allowed) if settings.live_k else ScheduledK(schedule)
+    return LiveK(schedule, allowed) if settings.live_k else follower_of(schedule)
 
 
 def _fixed(k: int, speculative: SpeculativeConfig | None) -> FixedK:

@@ -22,7 +22,7 @@ from replicas.vllm_engine.engine_args import engine_arguments
 from replicas.vllm_engine.library import InstalledVllm, VllmLibrary
 from replicas.vllm_engine.outputs import Progress
 from replicas.vllm_engine.sampling import sampling_values
-from replicas.vllm_engine.stats import VllmStats
+from replicas.vllm_engine.stats import VllmStats, draft_feedback
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class VllmEngine:
         codec: TextCodec,
         library: VllmLibrary,
         arguments: dict[str, Any],
+        k_policy: KPolicy,
         listener: StepListener,
     ) -> None:
         """Returns when vLLM serves. Raises ConfigError."""
@@ -46,6 +47,7 @@ class VllmEngine:
         self.codec = codec
         self._library = library
         self._stats = VllmStats()
+        self._k_policy = k_policy
         self._listener = listener
         self._stopped = False
         self._loop = asyncio.new_event_loop()
@@ -149,6 +151,9 @@ class VllmEngine:
 
     def _observe(self, scheduler: Any, iteration: Any) -> None:
         self._stats = self._stats.after(scheduler, iteration)
+        feedback = None if scheduler is None else draft_feedback(scheduler)
+        if feedback is not None:
+            self._k_policy.observe(feedback)
         self._listener(self._stats)
 
 
@@ -164,9 +169,11 @@ def build_vllm_engine(
 ) -> VllmEngine:
     """Start the engine of `config`, whose K by batch size `k_policy` gives now, once and for all.
 
+    Afterwards `k_policy` only hears of each step that verified drafts, on vLLM's thread.
+
     Raises CheckpointError or ConfigError.
     """
     library = library or InstalledVllm()
     folder = resolve_model(config.model)
     arguments = engine_arguments(config, folder, k_policy, library.argument_names)
-    return VllmEngine(config, TextCodec(folder), library, arguments, listener)
+    return VllmEngine(config, TextCodec(folder), library, arguments, k_policy, listener)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from replicas.scheduling.k_policy import DraftFeedback
+
 
 @dataclass(frozen=True, slots=True)
 class VllmStats:
@@ -58,3 +60,12 @@ class VllmStats:
             accepted_tokens=self.accepted_tokens + drafts.num_accepted_tokens,
             k_in_force=sum(count > 0 for count in drafts.num_draft_tokens_per_pos),
         )
+
+
+def draft_feedback(scheduler: Any) -> DraftFeedback | None:
+    """What became of the drafts of the step of which vLLM told these SchedulerStats; None if it verified none."""
+    drafts = scheduler.spec_decoding_stats
+    if drafts is None:
+        return None
+    drafted = tuple(count for count in drafts.num_draft_tokens_per_pos if count)
+    return DraftFeedback(drafts.num_drafts, drafted, tuple(drafts.num_accepted_tokens_per_pos[: len(drafted)]))

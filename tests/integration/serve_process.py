@@ -34,6 +34,7 @@ class Server:
 
     url: str
     config: dict[str, Any]
+    log: Path
 
     @property
     def client(self) -> openai.OpenAI:
@@ -57,7 +58,11 @@ def demo_config(port: int) -> dict[str, Any]:
 
 @contextmanager
 def running(
-    config: dict[str, Any], folder: Path, variables: Mapping[str, str], address: str = "local"
+    config: dict[str, Any],
+    folder: Path,
+    variables: Mapping[str, str],
+    address: str = "local",
+    start_timeout_s: float = START_TIMEOUT_S,
 ) -> Generator[Server]:
     """`serve run` of `config` until the block ends; raises with the log if it does not come up.
 
@@ -72,8 +77,8 @@ def running(
     with log_path.open("w") as log:
         process = subprocess.Popen(command, cwd=PROJECT_ROOT, env=environment, stdout=log, stderr=log)
         try:
-            _wait_until_healthy(url, process, log_path)
-            yield Server(url, config)
+            _wait_until_healthy(url, process, log_path, start_timeout_s)
+            yield Server(url, config, log_path)
         finally:
             process.terminate()
             try:
@@ -83,8 +88,8 @@ def running(
                 process.wait()
 
 
-def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         log = log_path.read_text(encoding="utf-8", errors="replace")
         if process.poll() is not None or "DEPLOY_FAILED" in log:
@@ -95,7 +100,7 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Pa
         except httpx.TransportError:
             pass
         time.sleep(0.25)
-    raise AssertionError(f"not healthy after {START_TIMEOUT_S} s:\n{log_path.read_text(errors='replace')[-6000:]}")
+    raise AssertionError(f"not healthy after {timeout_s} s:\n{log_path.read_text(errors='replace')[-6000:]}")
 
 
 def free_port() -> int:

@@ -10,6 +10,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from serve_app.metric_definitions import ACCEPTED_TOKENS, DRAFT_TOKENS
+from tests.integration.exported_metrics import wait_for_figures
 from tests.integration.serve_process import Server
 
 pytestmark = pytest.mark.serving
@@ -86,6 +88,12 @@ def test_usage_tells_how_speculation_went(server: Server) -> None:
     # The first token comes with the prefill; every step gives one of its own beside the accepted ones.
     # The last step may have accepted more than max_tokens leaves room for.
     assert 0 <= 1 + told["steps"] + told["accepted"] - usage.completion_tokens <= configured_k(server)
+
+
+def test_drafts_reach_prometheus(server: Server) -> None:
+    told = speculation(ask(server).usage)
+    found = wait_for_figures(server, lambda figures: figures.get(DRAFT_TOKENS.exported, 0) >= told["drafted"])
+    assert 0 < found[ACCEPTED_TOKENS.exported] < found[DRAFT_TOKENS.exported]
 
 
 @pytest.mark.parametrize("option", [{"enabled": False}, {"num_speculative_tokens": 0}])

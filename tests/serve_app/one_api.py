@@ -6,11 +6,14 @@ from typing import Any
 
 import httpx
 
+from serve_app import metric_definitions as of
 from serve_app.ingress import build_http_app
 from serve_app.replica_deployment import ModelReplica
+from serve_app.replica_metrics import ReplicaMetrics
 from serve_app.served_models import ServedModel
 from serve_app.settings import AnyModelSettings
 from tests.serve_app.fake_engine import ReplicaClient
+from tests.serve_app.kept_figures import Kept
 
 PROMPT = "the weather"
 
@@ -132,3 +135,18 @@ class OneApi:
         assert after["total_blocks"] >= after["free_blocks"] > 0
         assert {"running", "waiting", "prefix_cache_queries", "prefix_cache_hits"} <= after.keys()
         assert service.get("/health").status_code == 200
+
+    def test_drafts_reach_prometheus(self, service: Service) -> None:
+        kept = Kept()
+        service.replica._metrics = ReplicaMetrics(kept)
+        asyncio.run(service.replica.check_health())
+        before = dict(kept.counters)
+        speculation = service.complete(ignore_eos=True).json()["usage"]["speculation"]
+        asyncio.run(service.replica.check_health())
+        grown = {key: value - before.get(key, 0) for key, value in kept.counters.items()}
+        assert grown[of.DRAFT_TOKENS, ()] == speculation["drafted"] > 0
+        assert grown[of.ACCEPTED_TOKENS, ()] == speculation["accepted"]
+        assert 0 < grown[of.DRAFTS, ()] <= speculation["steps"]
+        by_position = [[grown[metric, (place,)] for place in "012"] for metric in (of.DRAFTED_AT, of.ACCEPTED_AT)]
+        assert [sum(counts) for counts in by_position] == [speculation["drafted"], speculation["accepted"]]
+        assert all(drafted >= accepted for drafted, accepted in zip(*by_position, strict=True))

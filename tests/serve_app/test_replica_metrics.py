@@ -1,7 +1,6 @@
 """What a replica exports."""
 
 import asyncio
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from serve_app.generation import GenerationJob
 from serve_app.metric_definitions import METRICS, Metric
 from serve_app.replica_metrics import ReplicaMetrics
 from tests.serve_app.fake_engine import LocalClient
+from tests.serve_app.kept_figures import Kept
 from tests.serve_app.local_site import Site
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -31,30 +31,6 @@ STATS = {
     "prefix_cache_hits": 32.0,
     "preemptions": 1.0,
 }
-
-
-class Kept:
-    """A Recorder that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.counters: dict[tuple[Metric, tuple[str, ...]], float] = defaultdict(float)
-        self.gauges: dict[Metric, float] = {}
-        self.observed: dict[Metric, list[float]] = defaultdict(list)
-
-    def add(self, metric: Metric, value: float, **tags: str) -> None:
-        assert (metric.kind, set(tags)) == ("counter", set(metric.tags))
-        self.counters[metric, tuple(tags.values())] += value
-
-    def set(self, metric: Metric, value: float) -> None:
-        assert metric.kind == "gauge"
-        self.gauges[metric] = value
-
-    def observe(self, metric: Metric, value: float) -> None:
-        assert metric.kind == "histogram"
-        self.observed[metric].append(value)
-
-    def total(self, metric: Metric, *tags: str) -> float:
-        return self.counters[metric, tags]
 
 
 def test_the_engine_s_sums_are_exported_as_what_they_grew_by() -> None:

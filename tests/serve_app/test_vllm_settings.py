@@ -1,14 +1,17 @@
 """`engine: vllm` in a model's settings."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replicas.errors import ConfigError
+from replicas.scheduling.k_policy import DraftFeedback
 from replicas.vllm_engine.config import VllmConfig
 from serve_app.k_policy import k_policy_of
 from serve_app.live_settings import ModelLive
 from serve_app.settings import AppSettings, ModelSettings, VllmModelSettings
+from tests.serve_app.k_schedules import write_schedule
 
 SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 3}
 
@@ -99,6 +102,16 @@ def test_elsewhere_the_ranks_are_processes_of_the_replica(device: str, resources
 def test_on_another_device() -> None:
     [model] = app(engine="vllm", tensor_parallel_size=2).on_device("cpu").models
     assert (model.engine, model.device, model.tensor_parallel_size) == ("vllm", "cpu", 1)
+
+
+def test_a_schedule_is_followed_at_once_as_vllm_does(tmp_path: Path) -> None:
+    path = write_schedule(tmp_path / "k.yaml", engine="vllm", method="ngram")
+    policy = k_policy_of(vllm(device="cpu", speculative_config=SPECULATIVE, k_schedule=str(path)))
+    found: list[int] = []
+    for batch in (1, 4, 8, 1):
+        policy.observe(DraftFeedback(batch, (), ()))
+        found.append(policy.num_speculative_tokens(batch))
+    assert found == [3, 1, 0, 3]
 
 
 def test_k_cannot_change_while_it_serves() -> None:

@@ -23,6 +23,16 @@ def test_linears_multiply_by_the_weight(rows: int, with_bias: bool) -> None:
     assert not torch.equal(packed, exact)
 
 
+@pytest.mark.parametrize("has_onednn", [True, False])
+def test_float32_takes_rows_as_they_lie(has_onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_onednn)
+    generator = torch.Generator().manual_seed(0)
+    weight, wide = torch.randn(48, 24, generator=generator).T, torch.randn(6, 96, generator=generator)
+    linear = CpuBackend("float32", 1).linear(weight)
+    for rows in (wide[:, :48], wide[:, 1::2], wide[:0, :48], wide[:, :48].reshape(2, 3, 48)):
+        torch.testing.assert_close(linear(rows), rows @ weight.T)
+
+
 def test_placed_tensors_are_float32_and_integers_stay() -> None:
     backend = CpuBackend("float16", 1)
     placed = backend.place(torch.tensor([0.1], dtype=torch.float16))

@@ -112,11 +112,13 @@ class FakeAsyncLLM:
         self.was_shut_down = True
 
     def _tell(self, added_ids: list[int], index: int) -> None:
+        accepted = len(added_ids) - 1
         drafts = SimpleNamespace(
             num_drafts=1,
             num_draft_tokens=K,
-            num_accepted_tokens=len(added_ids) - 1,
+            num_accepted_tokens=accepted,
             num_draft_tokens_per_pos=[1] * K + [0],
+            num_accepted_tokens_per_pos=[1] * accepted + [0] * (K + 1 - accepted),
         )
         scheduler = SimpleNamespace(
             num_running_reqs=self.running,

@@ -9,6 +9,7 @@ import pytest
 
 from replicas.errors import ConfigError, EngineDeadError, RequestError
 from replicas.request import Acceptance, GenerationRequest, Grammar, RequestOutput, SamplingParams
+from replicas.scheduling.k_policy import DraftFeedback, KPolicy
 from replicas.vllm_engine.config import VllmConfig
 from replicas.vllm_engine.engine import VllmEngine, build_vllm_engine
 from serve_app.k_policy import FixedK
@@ -18,11 +19,12 @@ SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 3}
 
 
 class Bench:
-    def __init__(self, folder: Path, library: FakeVllm, **fields: Any) -> None:
+    def __init__(self, folder: Path, library: FakeVllm, policy: KPolicy | None = None, **fields: Any) -> None:
         fields = {"max_model_len": 32, "speculative_config": SPECULATIVE} | fields
         self.library = library
         config = VllmConfig.model_validate({"model": str(folder), "device": "cpu"} | fields)
-        self.engine: VllmEngine = build_vllm_engine(config, FixedK(3 if config.speculative_config else 0), library)
+        policy = policy or FixedK(3 if config.speculative_config else 0)
+        self.engine: VllmEngine = build_vllm_engine(config, policy, library)
 
     def run(self, prompt: tuple[int, ...] = (1, 2, 3, 4), **sampling: Any) -> list[RequestOutput]:
         async def collect() -> list[RequestOutput]:
@@ -174,6 +176,22 @@ def test_figures_follow_the_steps(bench: Bench) -> None:
     assert stats.prompt_tokens == 4
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (8, 4)
     assert (stats.verify_steps, stats.drafted_tokens, stats.accepted_tokens, stats.k_in_force) == (2, 6, 3, 3)
+
+
+def test_the_policy_hears_of_every_step_that_verified_drafts(tiny_folder: Path) -> None:
+    heard: list[DraftFeedback] = []
+
+    class Listening(FixedK):
+        def observe(self, feedback: DraftFeedback) -> None:
+            heard.append(feedback)
+
+    for speculative, expected in ((SPECULATIVE, [(1, 1, 0), (1, 0, 0)]), (None, [])):
+        heard.clear()
+        bench = Bench(tiny_folder, FakeVllm(), Listening(3), speculative_config=speculative)
+        bench.run()
+        bench.engine.shutdown()
+        # The first step is the prompt's.
+        assert heard == [DraftFeedback(1, (1, 1, 1), accepted) for accepted in expected]
 
 
 def test_a_start_that_fails_says_why_and_leaves_no_thread(tiny_folder: Path) -> None:
