@@ -94,29 +94,3 @@ def test_nginx_before_two_proxies_while_one_node_dies(nginx: str, cluster: Serve
     assert len(lost) < len(streams)
     cluster.process.tell(f"add {cluster.ports[1]}")
     cluster.wait_for_replicas(2)
-
-
-def test_nginx_while_an_ingress_replica_is_killed(nginx: str, cluster: ServedCluster) -> None:
-    authorised: dict[str, Any] = {"key": KEY}
-    alone = Outcome(stream=True)
-    ask(nginx, True, alone, **authorised)
-    before = cluster.replicas("Ingress")
-    assert len(before) == 3
-    load = Load()
-    load.start(nginx, 12, stream=False, **authorised)
-    streams = load.start(nginx, 12, stream=True, **authorised)
-    seconds_until(lambda: sum(bool(one.times) for one in streams) >= 4, 60, "some streams")
-    # Whichever has requests: at least one of two does.
-    for process in before[:2]:
-        process.kill()
-    later = Load()
-    later.start(nginx, 12, stream=False, max_tokens=20, **authorised)
-    outcomes, late = load.finish(), later.finish()
-    print(f"\nnginx, two of three ingress replicas killed: {counts(outcomes)}; asked after that: {counts(late)}")
-    assert {one.kind for one in [*outcomes, *late] if not one.stream} == {"whole"}
-    assert {one.text for one in outcomes if one.kind == "whole"} == {alone.text}
-    lost = [one for one in streams if one.kind != "whole"]
-    # Those that had begun break off, which a client's transport reports; those that had not were asked again.
-    assert {one.kind for one in lost} <= {"broken"}
-    assert all(one.times for one in lost)
-    seconds_until(lambda: len(cluster.replicas("Ingress")) == 3, 120, "new ingress replicas")
