@@ -47,8 +47,8 @@ class PrefixAffinityRouter(RequestRouter):
         # Of equals a random one, or all routers would send to the same.
         names = random.sample(sorted(pressures), len(pressures))
         order = ranked({name: pressures[name] for name in names}, matches, self._imbalance_tokens)
-        if job is not None and order:
-            # Already now: what comes before the replica has accepted this one shall go the same way.
+        if ids and order and not matches:
+            # Already now: what begins alike and comes before the replica has accepted this one shall go the same way.
             self._memory.remember(ids, order[0])
         return [[replicas[name]] for name in order]
 

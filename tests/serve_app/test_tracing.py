@@ -176,7 +176,7 @@ def collector() -> Iterator[Collector]:
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
