@@ -40,6 +40,8 @@ class Trace:
     user_words: int = 30
     max_tokens: int = 12
     concurrency: int = 4
+    rounds: int = 0
+    """1: each chat's next turn comes when all have had theirs, as when users read and think; 0: at once."""
     seed: int = 0
 
 
@@ -63,16 +65,21 @@ async def play(handle: Any, trace: Trace) -> list[Answer]:
     room = asyncio.Semaphore(trace.concurrency)
     answers: list[Answer] = []
 
-    async def chat(number: int) -> None:
-        messages = [ChatMessage("system", systems[number % trace.system_prompts])]
+    chats = [[ChatMessage("system", systems[number % trace.system_prompts])] for number in range(trace.chats)]
+
+    async def take(number: int, turns: Sequence[int]) -> None:
+        messages = chats[number]
         async with room:
-            for turn, question in enumerate(questions[number]):
-                messages.append(ChatMessage("user", question))
+            for turn in turns:
+                messages.append(ChatMessage("user", questions[number][turn]))
                 text, answer = await _ask(handle, f"{number}-{turn}", tuple(messages), trace.max_tokens)
                 messages.append(ChatMessage("assistant", text))
                 answers.append(answer)
 
-    await asyncio.gather(*(chat(number) for number in order))
+    every = list(range(trace.turns))
+    for turns in [[turn] for turn in every] if trace.rounds else [every]:
+        await asyncio.gather(*(take(number, turns) for number in order))
+        order = chance.sample(order, len(order))
     return answers
 
 
@@ -128,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "num_threads": 1,
         "max_num_seqs": 4,
         "num_blocks": options.pop("num_blocks"),
+        "step_timeout_s": 600,
     }
     trace = Trace(**options)
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)

@@ -124,3 +124,5 @@ class RequestOutput:
     """Of each of the prompt's tokens, if the request asked; only in the first output. The first token's are None."""
     num_cached_tokens: int = 0
     """Prompt tokens whose KV was found in the prefix cache."""
+    queue_seconds: float | None = None
+    """From its arrival until it first ran; None: not known."""

@@ -47,6 +47,8 @@ class GenerationJob:
     """The x-request-id that it came with: its name in the logs, not always unique."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """Of a chat, in OpenAI's shape."""
+    trace: tuple[tuple[str, str], ...] = ()
+    """W3C trace context of the ingress's span, as (header, value); none where nothing is traced."""
 
 
 @dataclass(frozen=True, slots=True)

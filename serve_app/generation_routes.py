@@ -19,6 +19,7 @@ from serve_app.openai_protocol import CompletionRequest
 from serve_app.plain_answers import AnswerHead, Kind, collected, plain_answer
 from serve_app.request_body import body_of
 from serve_app.request_ids import http_request_id
+from serve_app.request_spans import RequestSpans
 from serve_app.retries import opened, retried
 from serve_app.route_errors import answered
 from serve_app.served_models import ServedModels
@@ -29,8 +30,15 @@ from serve_app.tool_call_stream import with_tool_calls
 class GenerationRoutes:
     """Their handlers."""
 
-    def __init__(self, models: ServedModels, live: Callable[[], IngressLive], request_timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        models: ServedModels,
+        live: Callable[[], IngressLive],
+        request_timeout_s: float | None,
+        spans: RequestSpans,
+    ) -> None:
         self._models = models
+        self._spans = spans
         self._live = live
         self._request_timeout_s = request_timeout_s
 
@@ -53,7 +61,9 @@ class GenerationRoutes:
         prefix = "chatcmpl" if kind == "chat" else "cmpl"
         head = AnswerHead(f"{prefix}-{uuid4().hex}", int(time.time()), body.model)
         tools = body.offered_tools
-        job = GenerationJob(head.id, prompt, sampling, num_choices, http_request_id.get(), tools)
+        request_id = http_request_id.get()
+        span = self._spans.request(kind, head, sampling, request.headers, request_id)
+        job = GenerationJob(head.id, prompt, sampling, num_choices, request_id, tools, span.context)
 
         def begin(job: GenerationJob) -> AsyncGenerator[Delta, None]:
             stream = deltas(model.client, job, deadline)
@@ -64,10 +74,12 @@ class GenerationRoutes:
 
         if not body.stream:
             whole = retried(job, deadline, lambda job: collected(begin(job), num_choices), on_retry)
-            return plain_answer(kind, head, await unless_disconnected(request, whole), model.method)
+            choices = await span.whole(unless_disconnected(request, whole))
+            return plain_answer(kind, head, choices, model.method)
         # The first step decides the status: a prompt that is too long, a full queue, a dead engine.
         opening = retried(job, deadline, lambda job: opened(begin(job)), on_retry)
-        first, stream = await unless_disconnected(request, opening)
+        first, stream = await span.opening(unless_disconnected(request, opening))
         writer = ChunkWriter(kind, head, body.include_usage, body.continuous_usage, model.method)
-        content = events(first, stream, writer, body.include_usage, lambda: model.count(BROKEN))
-        return EventStream(content, stream)
+        rest = span.watched(first, stream)
+        content = events(first, rest, writer, body.include_usage, lambda: model.count(BROKEN))
+        return EventStream(content, stream, span.close)

@@ -26,6 +26,7 @@ from serve_app.openai_responses import ChatCompletion, Completion
 from serve_app.openapi import ERRORS, PROBE_ANSWERS, body_of, document_bodies, streams
 from serve_app.probe_routes import ProbeRoutes
 from serve_app.request_ids import RequestIdMiddleware
+from serve_app.request_spans import NoRequestSpans, RequestSpans, request_spans
 from serve_app.served_models import ServedModel, ServedModels
 from serve_app.settings import AppSettings
 from serve_app.tokenize_protocol import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
@@ -39,12 +40,13 @@ def build_http_app(
     access: Access = Access(),  # noqa: B008 (frozen)
     live: Callable[[], IngressLive] = IngressLive,
     gives_request_id_back: bool = True,
+    spans: RequestSpans = NoRequestSpans(),  # noqa: B008 (stateless)
 ) -> FastAPI:
     """The ASGI application. Whatever goes wrong in it is answered in OpenAI's shape."""
     app = FastAPI(title="Eyrie", version=__version__, responses=dict(ERRORS))
     served = ServedModels(models)
     probes, about = ProbeRoutes(served), ModelRoutes(served, live, request_timeout_s)
-    generation = GenerationRoutes(served, live, request_timeout_s)
+    generation = GenerationRoutes(served, live, request_timeout_s, spans)
     app.get("/health", responses=dict(PROBE_ANSWERS))(probes.health)
     app.get("/ready", responses=dict(PROBE_ANSWERS))(probes.ready)
     app.get("/version")(probes.version)
@@ -95,5 +97,10 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> FastAPI:
         # Serve's proxy makes the request ids, and gives them back.
         return build_http_app(
-            self._models, self._request_timeout_s, self._access, lambda: self._live.current, gives_request_id_back=False
+            self._models,
+            self._request_timeout_s,
+            self._access,
+            lambda: self._live.current,
+            gives_request_id_back=False,
+            spans=request_spans(),
         )

@@ -57,7 +57,14 @@ def body_of(kind: type[BaseModel]) -> dict[str, Any]:
 
 def streams() -> dict[str, Any]:
     """The `responses` entry of a route that may stream."""
-    return {"content": {EVENTS: {"schema": {"type": "string"}}}, "description": "The answer, or its chunks as events."}
+    # Of each event, as OpenAPI 3.2 has it and FastAPI writes it for its own streams: `schema` would mean the whole.
+    event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+    return {"content": {EVENTS: {"itemSchema": event}}, "description": "The answer, or its chunks as events."}
+
+
+def _one_of(model_ids: Sequence[str], is_required: bool) -> dict[str, Any]:
+    known = {"type": "string", "enum": list(model_ids)}
+    return known if is_required else {"anyOf": [known, {"type": "null"}]}
 
 
 def document_bodies(app: FastAPI, kinds: Sequence[type[BaseModel]], model_ids: Sequence[str]) -> None:
@@ -68,7 +75,8 @@ def document_bodies(app: FastAPI, kinds: Sequence[type[BaseModel]], model_ids: S
         document = described()
         _, own = models_json_schema([(kind, "validation") for kind in kinds], ref_template=REFERENCE)
         for kind in kinds:
-            own["$defs"][kind.__name__]["properties"]["model"] = {"type": "string", "enum": list(model_ids)}
+            is_required = kind.model_fields["model"].is_required()
+            own["$defs"][kind.__name__]["properties"]["model"] = _one_of(model_ids, is_required)
         schemas = document["components"]["schemas"]
         for name, schema in own["$defs"].items():
             if schemas.setdefault(name, schema) != schema:

@@ -22,6 +22,7 @@ from serve_app.process_end import end_process_soon
 from serve_app.prompt_tokens import check_token_ids, token_ids_of
 from serve_app.replica_figures import replica_figures
 from serve_app.replica_metrics import ReplicaMetrics, SequenceTimes
+from serve_app.replica_spans import SequenceSpans, sequence_spans
 from serve_app.request_ids import http_request_id
 from serve_app.settings import AnyModelSettings
 from serve_app.token_scores import TokenScores
@@ -38,6 +39,7 @@ class ModelReplica:
         build_engine: EngineBuilder = build_served_engine,
         end_process: Callable[[], None] = end_process_soon,
         recorder_of: Callable[[Sequence[Metric], str], Recorder] = RayRecorder,
+        spans_of: Callable[[str], SequenceSpans] = sequence_spans,
     ) -> None:
         """`end_process` ends the replica after its engine: it returns at once."""
         # Here and not in the builder: this node's folders count, not those of the node that builds the application.
@@ -48,6 +50,7 @@ class ModelReplica:
         self._engine: AsyncEngine = build_engine(config, self._k_policy)
         self._end_process = end_process
         self._metrics = ReplicaMetrics(recorder_of(OF_REPLICA, settings.id))
+        self._spans = spans_of(settings.id)
         self._ready_at = time.monotonic()
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -103,6 +106,7 @@ class ModelReplica:
                     yield _delta(last, k, scores.of(last), choice)
         finally:
             self._metrics.ended(times, last)
+            self._spans.ended(job, choice, times, last)
 
     async def tokenize(self, job: TokenizeJob) -> Tokenized:
         """Tokens of a prompt. Raises RequestError."""
@@ -163,6 +167,9 @@ class ModelReplica:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.shutdown()
+        spans = getattr(self, "_spans", None)
+        if spans is not None:
+            spans.close()
 
 
 def _delta(output: RequestOutput, k: int, scores: tuple[ScoredToken, ...] | None, choice: int) -> Delta:

@@ -41,11 +41,15 @@ class PrefixAffinityRouter(RequestRouter):
             pending_request.routing_context.should_backoff = True
         job = _job_of(pending_request)
         replicas = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
-        matches = {} if job is None else self._memory.matches(prefix_ids(prompt_bytes(job)), replicas)
+        ids = [] if job is None else prefix_ids(prompt_bytes(job))
+        matches = self._memory.matches(ids, replicas)
         pressures = self._pressures(replicas)
         # Of equals a random one, or all routers would send to the same.
         names = random.sample(sorted(pressures), len(pressures))
         order = ranked({name: pressures[name] for name in names}, matches, self._imbalance_tokens)
+        if ids and order and not matches:
+            # Already now: what begins alike and comes before the replica has accepted this one shall go the same way.
+            self._memory.remember(ids, order[0])
         return [[replicas[name]] for name in order]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:

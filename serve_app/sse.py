@@ -82,9 +82,11 @@ async def events(
 class EventStream(StreamingResponse):
     """Closes its sources at once when the client is gone, and does not leave that to the garbage collector."""
 
-    def __init__(self, content: AsyncGenerator[bytes, None], deltas: AsyncGenerator[Delta, None]) -> None:
+    def __init__(
+        self, content: AsyncGenerator[bytes, None], deltas: AsyncGenerator[Delta, None], on_end: Callable[[], None]
+    ) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        self._content, self._deltas = content, deltas
+        self._content, self._deltas, self._on_end = content, deltas, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -93,6 +95,7 @@ class EventStream(StreamingResponse):
             await self._content.aclose()
             # Closing the content closes nothing if it has not begun.
             await self._deltas.aclose()
+            self._on_end()
 
 
 def _has_news(delta: Delta) -> bool:

@@ -1,5 +1,6 @@
 """Continuous batching: which sequences run in a step, with which blocks and how many drafts. No torch."""
 
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -149,6 +150,7 @@ class Scheduler:
             None if result.logprobs is None else result.logprobs[:kept],
             sequence.take_prompt_logprobs(),
             num_cached_tokens=sequence.num_cached_tokens or 0,
+            queue_seconds=sequence.queue_seconds,
         )
 
     def _plan_decode(self) -> BatchPlan | None:
@@ -207,6 +209,7 @@ class Scheduler:
         sequence.num_computed = len(known) * self._limits.block_size
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = sequence.num_computed
+            sequence.queue_seconds = time.perf_counter() - sequence.arrival
             if prefix_cache is not None:
                 stats = self.prefix_cache_stats
                 queried = stats.queried_tokens + len(sequence.token_ids)

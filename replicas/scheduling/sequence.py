@@ -1,5 +1,6 @@
 """A request while it lives in the scheduler, which alone changes it."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,6 +57,9 @@ class Sequence:
     """How many of its blocks, from the first on, are shared or can be."""
     num_cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when it first ran."""
+    arrival: float = field(default_factory=time.perf_counter)
+    queue_seconds: float | None = None
+    """From its arrival until it first ran."""
     acceptance: Acceptance = field(default_factory=Acceptance)
     grammar: TokenFilter | None = None
     prompt_logprobs: list[TokenLogprobs] | None = field(default_factory=list[TokenLogprobs])

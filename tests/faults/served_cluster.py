@@ -1,10 +1,8 @@
 """What the tests of this folder do to a served cluster, and what they see of it."""
 
-import random
-import socket
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import psutil
 import yaml
 
 from tests.faults.paced_app import HANG_VARIABLE, STEP_VARIABLE
-from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE
+from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE, steady_ports
 from tests.integration.told_process import ToldProcess, told_process
 
 MODEL = "tiny"
@@ -93,16 +91,6 @@ def seconds_until(is_so: Callable[[], bool], limit_s: float, what: str) -> float
         assert time.monotonic() < begin + limit_s, f"{what}: not within {limit_s:g} s"
         time.sleep(0.05)
     return time.monotonic() - begin
-
-
-def steady_ports(count: int) -> list[int]:
-    """Ports that are free and stay so: below those that the kernel gives to Ray's many connections."""
-    found: list[int] = []
-    for port in random.sample(range(20000, 30000), 100):
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            found.append(port)
-    return found[:count]
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from tests.faults.load import Load, Outcome, ask, counts
-from tests.faults.served_cluster import ServedCluster, seconds_until, status_of, steady_ports
+from tests.faults.served_cluster import ServedCluster, seconds_until, status_of
 from tests.faults.test_losses import model
-from tests.integration.serve_process import PROJECT_ROOT
+from tests.integration.serve_process import PROJECT_ROOT, steady_ports
 
 pytestmark = [pytest.mark.nginx, pytest.mark.timeout(900)]
 

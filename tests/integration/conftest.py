@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.serve_process import SAME_LOOP_MODE, Server, demo_config, free_port, running
+from tests.integration.serve_process import SAME_LOOP_MODE, Server, demo_config, running, steady_ports
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The demo as `make serve` runs it."""
-    with running(demo_config(free_port()), tmp_path_factory.mktemp("serve"), SAME_LOOP_MODE) as running_server:
+    [port] = steady_ports(1)
+    with running(demo_config(port), tmp_path_factory.mktemp("serve"), SAME_LOOP_MODE) as running_server:
         yield running_server

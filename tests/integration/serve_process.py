@@ -1,12 +1,13 @@
 """A real server: `serve run` of configs/eagle3.yaml in a cluster of its own, on a free port."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,11 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Pa
     raise AssertionError(f"not healthy after {timeout_s} s:\n{log_path.read_text(errors='replace')[-6000:]}")
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def steady_ports(count: int) -> list[int]:
+    """Ports that are free and stay so: below those that the kernel gives to connections, above Ray's workers'."""
+    found: list[int] = []
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            found.append(port)
+    return found[:count]

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE, Server, free_port, running
+from tests.integration.serve_process import PROJECT_ROOT, SAME_LOOP_MODE, Server, running, steady_ports
 from tests.integration.told_process import ToldProcess, told_process
 from tests.reference.tiny_checkpoints import write_head, write_target
 
@@ -66,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakedCluster]:
     [model] = config["applications"][0]["args"]["models"]
     write_target(in_hub_cache(folder / "hub", model["model"]))
     write_head(in_hub_cache(folder / "hub", model["speculative_config"]["model"]))
-    ports = [free_port() for _ in range(3)]
+    ports = steady_ports(3)
     config["http_options"]["port"] = ports[0]
     variables = {
         **SAME_LOOP_MODE,
@@ -106,7 +106,7 @@ def test_a_node_that_dies_takes_no_answer_with_it_for_long_and_is_replaced(clust
     wait_until(lambda: cluster.complete(cluster.head_port).status_code == 200, 60, "an answer without the node")
     for _ in range(8):
         wait_until(lambda: cluster.complete(cluster.head_port).status_code == 200, 30, "an answer")
-    port = free_port()
+    [port] = steady_ports(1)
     cluster.process.tell(f"add {port}")
     wait_until(lambda: cluster.process.tell("free") == {"nodes": 3, "free": 0}, 180, "a replica on the new node")
     wait_until(lambda: is_healthy(port), 120, "the new node's proxy")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.integration.serve_process import Server, demo_config, free_port, running
+from tests.integration.serve_process import Server, demo_config, running, steady_ports
 from tests.integration.test_serve_openai_api import FRUITS, MODEL, ask, total_blocks, wait_for_stats
 
 pytestmark = pytest.mark.serving
@@ -16,7 +16,8 @@ pytestmark = pytest.mark.serving
 @pytest.fixture(scope="module")
 def default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """configs/eagle3.yaml without any of Serve's switches, and with room for one request and one in the queue."""
-    config = demo_config(free_port())
+    [port] = steady_ports(1)
+    config = demo_config(port)
     model = config["applications"][0]["args"]["models"][0]
     model |= {"max_ongoing_requests": 1, "max_queued_requests": 1}
     with running(config, tmp_path_factory.mktemp("serve"), {}) as server:

@@ -17,6 +17,7 @@ from serve_app.generation import Delta, GenerationJob
 from serve_app.ingress import build_http_app
 from serve_app.live_settings import IngressLive
 from serve_app.metric_recorder import Recorder
+from serve_app.request_spans import NoRequestSpans, RequestSpans
 from serve_app.served_models import ServedModel
 from serve_app.settings import ModelSettings
 from tests.serve_app.fake_engine import LocalClient, LocalStream, Pieces
@@ -59,6 +60,7 @@ class Site:
         last: FinishReason = "stop",
         live: IngressLive = IngressLive(),  # noqa: B008 (frozen)
         recorder: Recorder | None = None,
+        spans: RequestSpans = NoRequestSpans(),  # noqa: B008 (stateless)
     ) -> None:
         settings: dict[str, Any] = {"id": "m", "model": ".", "max_model_len": max_model_len}
         if drafter:
@@ -67,7 +69,7 @@ class Site:
         self.client = kind(model, PIECES if pieces is None else pieces)
         self.client.engine.last = last
         served = {"m": ServedModel(model, self.client, 1, recorder)}
-        self.app: FastAPI = build_http_app(served, timeout_s, access, lambda: live)
+        self.app: FastAPI = build_http_app(served, timeout_s, access, lambda: live, spans=spans)
         # As Serve does with every application of an ingress.
         self.app.add_exception_handler(BackPressureError, _serves_own_answer)
 

@@ -65,6 +65,16 @@ def test_a_prompt_follows_those_that_begin_alike_until_they_end_elsewhere() -> N
     with_router(test)
 
 
+def test_requests_that_come_at_once_and_begin_alike_go_to_one_replica() -> None:
+    async def test(router: PrefixAffinityRouter) -> None:
+        replicas = [replica(name) for name in "abcdefgh"]
+        # Nothing is routed in between, as when the replica has not accepted the first one yet.
+        firsts = {(await names(router, replicas, asking(str(number), LONG + str(number))))[0] for number in range(8)}
+        assert len(firsts) == 1
+
+    with_router(test)
+
+
 def test_what_replicas_tell_counts() -> None:
     async def test(router: PrefixAffinityRouter) -> None:
         replicas = [replica("a", running=3.0, waiting=1.0, kv_use=0.5), replica("b", running=1.0, kv_use=0.1)]

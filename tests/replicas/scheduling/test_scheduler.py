@@ -1,6 +1,7 @@
 """The scheduler with a symbolic runner: no torch, and every token depends on the KV that the plan's blocks hold."""
 
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -42,6 +43,22 @@ def test_a_chunk_tells_the_prompt_token_that_follows_it() -> None:
     assert [parts_of(plan)["a"].next_prompt_token for plan in plans] == [prompt[16], prompt[32], None]
     assert [parts_of(plan)["a"].start for plan in plans] == [0, 16, 32]
     assert bench.tokens["a"] == expected_output(prompt, 1, 64, frozenset())[0]
+
+
+def test_a_sequence_s_time_in_the_queue_is_told() -> None:
+    bench = SchedulerBench(max_num_seqs=1)
+    bench.add("a", prompt_of(4), max_tokens=3)
+    bench.add("b", prompt_of(4, 1), max_tokens=1)
+    begin = time.perf_counter()
+    while "b" not in bench.last:
+        bench.step()
+        time.sleep(0.01)
+    first, second = bench.last["a"].queue_seconds, bench.last["b"].queue_seconds
+    assert first is not None
+    assert second is not None
+    # b runs after three steps of a.
+    assert 0 <= first < second
+    assert 0.03 <= second <= time.perf_counter() - begin + 0.1
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 18, 33, 63])
