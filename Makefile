@@ -43,7 +43,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak test-load sweep bench bench-check load load-page check format clean
+.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak test-load test-shapes sweep bench bench-check load load-page check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -158,6 +158,10 @@ test-ranks: setup $(VENV)/installed-dev ## Tensor parallelism with four processe
 
 test-scaling: $(VENV)/installed-dev ## One to three replicas and back under load, to zero and back; NeuronCore groups (6 minutes)
 	$(PY) -m pytest -m scaling -s $(PYTEST_ARGS)
+
+test-shapes: $(VENV)/installed-dev setup-xla ## The full widths of Llama-3.1-8B and Qwen3-8B with their heads, on the CPU, two ranks, XLA (10 minutes)
+	$(PY) -m pytest tests/integration -m shapes -s $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(XLA_PY) -m pytest tests/device/xla -m shapes -s $(PYTEST_ARGS)
 
 test-load: $(VENV)/installed-dev ## Locust against a made server: open load, failures, the ramp (half a minute)
 	$(PY) -m pytest -m load $(PYTEST_ARGS)

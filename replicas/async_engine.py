@@ -84,6 +84,8 @@ class AsyncEngine:
             self._failure = TimeoutError(f"a step has not ended for more than step_timeout_s, {limit_s:g} s")
             logger.error("%s: the engine is taken for stuck", self._failure)
             self._end()
+            # Other ranks hold their devices until they end, and wait in the same step.
+            self._engine.close()
         if self._stopped:
             raise self._death()
         self._engine.check_health()

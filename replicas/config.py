@@ -106,6 +106,9 @@ class EngineConfig(EngineBase):
     """Prompt tokens that one step may run: longer prompts are prefilled in chunks between decode steps."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Seconds after which a step is taken for stuck: the engine counts as dead, and its replica is replaced."""
+    rank_timeout_s: Annotated[float, Field(ge=1)] = 10.0
+    """Seconds after which a rank that gives no sign of life counts as lost, and its replica is replaced. A rank that is
+    busy gives signs, however long it computes or compiles: how long a step may take is step_timeout_s."""
 
     @model_validator(mode="after")
     def _blocks_hold_one_sequence(self) -> "EngineConfig":

@@ -25,6 +25,9 @@ class LlamaModel:
         vocab = vocabulary_part(config.vocab_size, backend)
         self._epsilon = hidden.epsilon(config.rms_norm_eps)
         embedding = checkpoint.tensor("model.embed_tokens.weight", vocab, hidden)
+        head = embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight", vocab, hidden)
+        # The largest product comes first: nothing else is there yet when its conversion needs room.
+        self._head = VocabularyHead(head, config.vocab_size, backend)
         self.embedding = Embedding(embedding, backend)
 
         def weights(prefix: str) -> LayerWeights:
@@ -32,8 +35,6 @@ class LlamaModel:
 
         self._layers = [self.load_layer(weights(f"model.layers.{index}.")) for index in range(config.num_layers)]
         self._norm = weights("model.").norm("norm", hidden)
-        head = embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight", vocab, hidden)
-        self._head = VocabularyHead(head, config.vocab_size, backend)
 
     def load_layer(self, weights: LayerWeights) -> DecoderLayer:
         """One layer. Siblings of Llama override this or `load_qkv`."""

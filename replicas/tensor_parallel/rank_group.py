@@ -8,16 +8,20 @@ import logging
 import multiprocessing
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+import psutil
+
 from replicas.errors import ConfigError, EngineDeadError
 from replicas.runner.model_runner import ModelRunner
 from replicas.scheduling.step_plan import StepPlan, StepResult
 from replicas.tensor_parallel.rank_process import Order, RankFailure, RankState, RankTask, run_rank
+from replicas.tensor_parallel.signs_of_life import SignOfLife, Silences
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ class RankProcesses:
             ranks.append(Rank(task.rank, process, ours))
         self.ranks = tuple(ranks)
         self.size = 1 + len(ranks)
+        self._timeout_s = tasks[0].config.rank_timeout_s
 
     def await_state(self, reached: str) -> None:
         """Return when all ranks have `reached` it. Raises ConfigError, with a rank's own sentence, if one has ended."""
@@ -71,18 +76,42 @@ class RankProcesses:
                 logger.debug("rank %d does not listen any more", rank.index)
 
     def hear_the_end(self) -> str:
-        """Block until a rank ends; then the cause, in one sentence. All that was heard is logged."""
+        """Block until a rank ends or falls silent; then the cause, in one sentence. What failures tell is logged."""
         heard: dict[int, RankFailure | None] = {}
-        waiting, patience = {rank.connection: rank for rank in self.ranks}, None
-        while waiting and (ready := wait(list(waiting), patience)):
+        waiting: dict[Any, Rank] = {rank.connection: rank for rank in self.ranks}
+        silences, end = Silences([rank.index for rank in self.ranks], self._timeout_s), float("inf")
+        while waiting and (begin := time.monotonic()) < end:
+            ready = wait(list(waiting), min(silences.period_s, end - begin))
+            silences.listened(time.monotonic() - begin)
             for connection in ready:
-                rank = waiting.pop(connection)  # pyright: ignore[reportArgumentType]
-                try:
-                    heard[rank.index] = rank.connection.recv()
-                except (EOFError, OSError):
-                    heard[rank.index] = None
-            patience = GRACE_SECONDS
+                rank = waiting[connection]
+                news = self._news_of(rank)
+                if isinstance(news, SignOfLife):
+                    silences.heard(rank.index)
+                else:
+                    heard[rank.index] = news
+                    del waiting[connection]
+                    end = min(end, time.monotonic() + GRACE_SECONDS)
+            if not heard and (lost := silences.lost()) is not None:
+                return self._silence_of(lost)
         return self._cause(heard)
+
+    def _news_of(self, rank: Rank) -> Any:
+        try:
+            return rank.connection.recv()
+        except (EOFError, OSError):
+            return None
+
+    def _silence_of(self, index: int) -> str:
+        process = self.ranks[index - 1].process
+        try:
+            state = psutil.Process(process.pid).status()
+        except psutil.Error:
+            state = "unknown"
+        return (
+            f"rank {index} of {self.size} (process {process.pid}, {state}) has not ended, but has given no sign of "
+            f"life for rank_timeout_s, {self._timeout_s:g} s"
+        )
 
     def _cause(self, heard: dict[int, RankFailure | None]) -> str:
         for index, failure in heard.items():
@@ -111,7 +140,9 @@ class RankProcesses:
 
 
 class RankGroup:
-    """Runs plans on all ranks; this process is rank 0. A rank that ends takes the whole group with it."""
+    """Runs plans on all ranks; this process is rank 0. A rank that ends, or falls silent, takes the whole
+    group with it.
+    """
 
     def __init__(self, runner: ModelRunner, processes: RankProcesses) -> None:
         """The other ranks must have loaded."""
@@ -148,7 +179,7 @@ class RankGroup:
         return self._runner.num_new_programs
 
     def check_health(self) -> None:
-        """Raises EngineDeadError, with the cause, as soon as a rank is known to have ended."""
+        """Raises EngineDeadError, with the cause, as soon as a rank is known to have ended or to be silent."""
         if self._failure is not None:
             raise EngineDeadError(self._failure)
 

@@ -15,6 +15,7 @@ from replicas.engine_runner import Drafters, build_backend, build_runner
 from replicas.errors import EyrieError
 from replicas.runner.model_runner import ModelRunner
 from replicas.scheduling.step_plan import StepPlan
+from replicas.tensor_parallel.signs_of_life import Teller
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +57,13 @@ def run_rank(task: RankTask, connection: "Connection[Any, Any]") -> None:
     """Body of the process. Ends when rank 0 closes its side, or after telling it why not."""
     # Ctrl-C goes to the whole process group; rank 0 ends the others in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    teller = Teller(connection.send)
     try:
-        connection.send(RankState("started"))
+        teller.tell(RankState("started"))
         runner = _load(task)
-        connection.send(RankState("loaded"))
+        teller.tell(RankState("loaded"))
+        # Not before: an import of a device's runtime may keep all other threads waiting.
+        teller.give_signs(task.config.rank_timeout_s)
         _obey(runner, connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         # Rank 0 is gone, or has closed.
@@ -73,7 +77,7 @@ def run_rank(task: RankTask, connection: "Connection[Any, Any]") -> None:
             is_refusal=isinstance(error, EyrieError),
         )
         try:
-            connection.send(failure)
+            teller.tell(failure)
         except OSError:
             logger.error("rank 0 is gone, and was not told")
 

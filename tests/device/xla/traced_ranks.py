@@ -1,6 +1,6 @@
 """Traces a step of a tiny target with its EAGLE3 head on every device of a world, and writes each rank's HLO.
 
-    python tests/device/xla/traced_ranks.py TARGET HEAD OUT RANKS greedy|sampled
+    python tests/device/xla/traced_ranks.py TARGET HEAD OUT RANKS greedy|sampled [bfloat16]
 
 A process of its own, because XLA's world is fixed when its runtime starts. Nothing runs: XLA's CPU client has no
 collectives. One step only: collectives are chained, so that a second trace would hold the first.
@@ -16,16 +16,16 @@ ONE_AT_A_TIME = threading.Lock()
 """The ranks are threads here, and torch_xla's own operations are not traced by two of them at once."""
 
 
-def main(target_folder: str, head: str, out: str, ranks: str, sampling: str) -> None:
+def main(target_folder: str, head: str, out: str, ranks: str, sampling: str, dtype: str = "float32") -> None:
     """Fills `out`."""
     os.environ["CPU_NUM_DEVICES"] = ranks
     os.environ["PJRT_DEVICE"] = "CPU"
     import torch_xla
 
-    torch_xla.launch(trace, args=(Path(target_folder), head, Path(out), int(ranks), sampling))
+    torch_xla.launch(trace, args=(Path(target_folder), head, Path(out), int(ranks), sampling, dtype))
 
 
-def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int, sampling: Any) -> None:
+def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int, sampling: Any, dtype: str) -> None:
     """Body of one rank."""
     import torch
     import torch_xla
@@ -41,7 +41,7 @@ def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int, sam
     from replicas.runner.speculative_step import speculative_step
     from tests.reference.hand_built_engine import TinyTarget
 
-    backend = XlaBackend("xla-cpu", "float32", ranks=ranks)
+    backend = XlaBackend("xla-cpu", dtype, ranks=ranks)
     rank = backend.collectives.rank
     with ONE_AT_A_TIME, torch.no_grad():
         target = TinyTarget(target_folder, max_model_len=64, backend=backend)
@@ -51,7 +51,9 @@ def trace(index: int, target_folder: Path, head: str, out: Path, ranks: int, sam
         kv_heads = RankShare.of(backend.collectives).config(shape).num_kv_heads
         drafter = DRAFTERS["eagle3"](DrafterContext(config, speculative, target.model, backend, 32))
         target.model.tap(drafter.tapped_layers)
-        cache = PagedCache(shape.num_layers, 32, 4, kv_heads, shape.head_dim, backend.torch_device)
+        cache = PagedCache(
+            shape.num_layers, 32, 4, kv_heads, shape.head_dim, backend.torch_device, backend.activation_dtype
+        )
         # Weights and caches are no part of a step.
         torch_xla.sync(wait=True)
         packed = pack((), ProgramKey(False, 2, 4, 3, 16, Variant(sampling)), 4, shape.vocab_size)

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -12,17 +13,18 @@ from replicas.drafters.registry import DrafterContext, build_ngram
 
 FATAL_TOKEN = 77
 """The last rank fails in a step that runs this token."""
+BUSY_SECONDS = 3.0
 
 
 class FailingDrafter:
-    """Prompt lookup, until the token comes."""
+    """Prompt lookup, until the token comes to the last rank."""
 
     method = "ngram"
     tapped_layers: tuple[int, ...] = ()
     max_positions: int | None = None
 
-    def __init__(self, inner: Drafter, is_last: bool, is_killed: bool) -> None:
-        self._inner, self._is_last, self._is_killed = inner, is_last, is_killed
+    def __init__(self, context: DrafterContext, fail: Callable[[], None]) -> None:
+        self._inner, self._is_last, self._fail = build_ngram(context), _is_last(context), fail
 
     @property
     def states(self) -> Sequence[DeviceState]:
@@ -30,9 +32,7 @@ class FailingDrafter:
 
     def propose(self, inputs: ProposeInput, num_speculative_tokens: int) -> Tensor:
         if self._is_last and bool((inputs.token_ids == FATAL_TOKEN).any()):
-            if self._is_killed:
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ArithmeticError("this core has lost a bit")
+            self._fail()
         return self._inner.propose(inputs, num_speculative_tokens)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
@@ -45,12 +45,32 @@ def _is_last(context: DrafterContext) -> bool:
 
 def build_raising(context: DrafterContext) -> Drafter:
     """Raises on the last rank."""
-    return FailingDrafter(build_ngram(context), _is_last(context), is_killed=False)
+
+    def fail() -> None:
+        raise ArithmeticError("this core has lost a bit")
+
+    return FailingDrafter(context, fail)
 
 
 def build_dying(context: DrafterContext) -> Drafter:
     """Kills the process of the last rank."""
-    return FailingDrafter(build_ngram(context), _is_last(context), is_killed=True)
+    return FailingDrafter(context, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def build_stopping(context: DrafterContext) -> Drafter:
+    """Stops the process of the last rank, which stays."""
+    return FailingDrafter(context, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def build_busy(context: DrafterContext) -> Drafter:
+    """Keeps the last rank's interpreter busy for BUSY_SECONDS, as building a large program does."""
+
+    def work() -> None:
+        end = time.monotonic() + BUSY_SECONDS
+        while time.monotonic() < end:
+            pass
+
+    return FailingDrafter(context, work)
 
 
 def build_refusing(context: DrafterContext) -> Drafter:

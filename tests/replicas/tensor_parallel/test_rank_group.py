@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,6 +31,8 @@ from tests.replicas.tensor_parallel import drafters_that_fail as failing
 PROMPTS = {str(n): tuple(random.Random(n).choices(range(1, 70), k=n)) for n in (4, 9, 20)}
 NGRAM = SpeculativeConfig(method="ngram")
 NOTICED_SECONDS = 5.0
+RANK_TIMEOUT_S = 2.0
+STOPPED = r"rank 1 of 2 \(process \d+, stopped\) has not ended, but has given no sign of life for rank_timeout_s, 2 s"
 
 
 def config(folder: Path, ranks: int, speculative: SpeculativeConfig | None = NGRAM, **changes: object) -> EngineConfig:
@@ -124,6 +126,7 @@ def test_two_ranks_give_the_tokens_of_one_until_an_idle_one_is_killed(
     [
         (failing.build_raising, r"rank 1 of 2: ArithmeticError\('this core has lost a bit'\)", "in propose"),
         (failing.build_dying, r"rank 1 of 2 \(process \d+\) was killed by SIGKILL", "the replica runs no further step"),
+        (failing.build_stopping, STOPPED, "the replica runs no further step"),
     ],
 )
 def test_a_rank_that_fails_in_a_step_ends_the_replica(
@@ -134,7 +137,8 @@ def test_a_rank_that_fails_in_a_step_ends_the_replica(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The request that runs then gets the cause, and so does whoever asks for health: nobody hangs."""
-    engine = AsyncEngine(lambda: build_engine(config(tiny_folder, 2), FixedK(3), {"ngram": build}))
+    settings = config(tiny_folder, 2, rank_timeout_s=RANK_TIMEOUT_S)
+    engine = AsyncEngine(lambda: build_engine(settings, FixedK(3), {"ngram": build}))
 
     async def serve(prompt: tuple[int, ...]) -> list[int]:
         return [t async for out in engine.generate(greedy_request("a", prompt, 4)) for t in out.token_ids]
@@ -147,9 +151,57 @@ def test_a_rank_that_fails_in_a_step_ends_the_replica(
         assert time.monotonic() - begin < NOTICED_SECONDS
         with pytest.raises(EngineDeadError, match=sentence):
             engine.check_health()
-        assert logged in caplog.text
+        assert caplog.text.count(logged) == 1
     finally:
         engine.shutdown()
+    assert rank_processes() == []
+
+
+def test_a_rank_that_is_stopped_while_all_wait_is_noticed(tiny_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = config(tiny_folder, 2, rank_timeout_s=RANK_TIMEOUT_S)
+    with ranks(settings, FixedK(3)) as engine:
+        (process,) = rank_processes()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        until_dead(engine)
+        with pytest.raises(EngineDeadError, match=STOPPED):
+            engine.check_health()
+        process.join(NOTICED_SECONDS)
+        assert process.exitcode == -signal.SIGKILL
+    assert len([message for message in caplog.messages if re.search(STOPPED, message)]) == 1
+
+
+def test_a_rank_that_is_busy_for_longer_is_no_lost_one(tiny_folder: Path) -> None:
+    assert failing.BUSY_SECONDS > 1.4 * RANK_TIMEOUT_S
+    settings = config(tiny_folder, 2, rank_timeout_s=RANK_TIMEOUT_S)
+    with ranks(settings, FixedK(3), {"ngram": failing.build_busy}) as engine:
+        begin = time.monotonic()
+        answers = generate(engine, [greedy_request("a", (1, failing.FATAL_TOKEN, 3), 4)])
+        assert time.monotonic() - begin > failing.BUSY_SECONDS
+        assert len(answers["a"].token_ids) == 4
+        engine.check_health()
+
+
+def test_a_step_that_is_stuck_ends_the_other_ranks_too(tiny_folder: Path) -> None:
+    """A rank that lives but does not get on: signs of life do not help it."""
+    settings = config(tiny_folder, 2, rank_timeout_s=60.0, step_timeout_s=1.0)
+    engine = AsyncEngine(lambda: build_engine(settings, FixedK(3), {"ngram": failing.build_stopping}))
+
+    async def ask() -> None:
+        request = greedy_request("a", (1, failing.FATAL_TOKEN, 3), 4)
+        async for _ in engine.generate(request):
+            pass
+
+    async def ask_and_watch() -> None:
+        asked = asyncio.create_task(ask())
+        while not asked.done():
+            with suppress(EngineDeadError):
+                engine.check_health()
+            await asyncio.sleep(0.05)
+        await asked
+
+    with pytest.raises(EngineDeadError, match="step_timeout_s, 1 s"):
+        asyncio.run(ask_and_watch())
     assert rank_processes() == []
 
 
