@@ -2,8 +2,8 @@
 
     make test-shapes
 
-What is said is known (tests.reference.published_checkpoints), and transformers' own model of the same files is asked for
-the log-probabilities. The memory of each run is printed.
+What is said is known (tests.reference.published_checkpoints), and transformers' own model of the same files is asked
+for the log-probabilities. The memory of each run is printed.
 """
 
 import shutil

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from benchmarks.metrics import pooled
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
 from replicas.request import Acceptance, GenerationRequest, SamplingParams
 from replicas.vllm_engine.config import VllmConfig
@@ -76,8 +77,7 @@ def same_text(found: Sequence[Answer], plain: Sequence[Answer]) -> Acceptance:
     """All drafts together."""
     assert [tokens for tokens, _ in found] == [tokens for tokens, _ in plain]
     assert all(len(tokens) == TOKENS for tokens, _ in found)
-    parts = [acceptance for _, acceptance in found]
-    return Acceptance(*(sum(getattr(part, name) for part in parts) for name in ("steps", "drafted", "accepted")))
+    return pooled(acceptance for _, acceptance in found)
 
 
 def test_without_drafts_a_step_is_a_token(plain: Sequence[Answer]) -> None:

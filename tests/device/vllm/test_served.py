@@ -12,7 +12,7 @@ from serve_app.checkpoint_paths import PROJECT_ROOT
 from serve_app.k_schedule import load_k_schedule
 from serve_app.metric_definitions import ACCEPTED_TOKENS, DRAFT_TOKENS, DRAFTS
 from tests.integration.exported_metrics import wait_for_figures
-from tests.integration.serve_process import SAME_LOOP_MODE, Server, free_port, running
+from tests.integration.serve_process import SAME_LOOP_MODE, Server, running, steady_ports
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -27,7 +27,7 @@ CLIENTS = 4
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The config on a free port, with the K schedule that was measured on vLLM here."""
     config = yaml.safe_load((PROJECT_ROOT / "configs" / "vllm.yaml").read_text(encoding="utf-8"))
-    config["http_options"]["port"] = free_port()
+    config["http_options"]["port"] = steady_ports(1)[0]
     config["applications"][0]["args"]["models"][0]["k_schedule"] = SCHEDULE
     with running(config, tmp_path_factory.mktemp("serve"), SAME_LOOP_MODE, start_timeout_s=900) as served:
         yield served
