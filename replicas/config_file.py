@@ -22,6 +22,7 @@ DEPLOYMENT_KEYS = frozenset(
         "engine",
         "k_schedule",
         "live_k",
+        "sampling_defaults",
         "autoscaling",
         "routing",
         "resources",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch_xla
+from torch_xla.core import xla_model
 from torch_xla.debug import metrics
 
 from replicas.devices.device_backend import DeviceState, Executor
@@ -35,6 +36,8 @@ class Counts:
             data: Any = metrics.metric_data(metric)
             return data[0] if data else 0
 
+        # An execution is counted at its end, by a thread of its own: its results may have been read before.
+        xla_model.wait_device_ops()
         fallbacks = [name for name in metrics.counter_names() if name.startswith("aten::")]
         return Counts(
             count("CompileTime"), count("ExecuteTime"), count("TransferFromDeviceTime"), tuple(sorted(fallbacks))
