@@ -22,7 +22,7 @@ import httpx
 from tqdm import tqdm
 
 from benchmarks.engine_client import run_alone
-from benchmarks.load.chat_client import ChatSettings, RequestError, ask
+from benchmarks.load.chat_client import ChatSettings, RequestError, ask, tpot_of
 from benchmarks.metrics import median_ratio
 from benchmarks.provenance import provenance
 from benchmarks.workloads import OWN_PROMPTS, read_prompts
@@ -65,10 +65,7 @@ def wait_for_first_token(client: httpx.Client, settings: ChatSettings) -> float:
 
 def tpot_through_http(client: httpx.Client, settings: ChatSettings, text: str) -> float:
     """Of one streamed greedy answer. Raises RequestError for one of less than two tokens, and for any other end."""
-    tpot = ask(client, settings, text).tpot
-    if tpot is None:
-        raise RequestError(f"the answer to {text!r} has less than two tokens: it has no TPOT")
-    return tpot
+    return tpot_of(ask(client, settings, text))
 
 
 def main() -> None:

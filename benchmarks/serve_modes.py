@@ -27,9 +27,11 @@ import psutil
 import yaml
 
 from benchmarks.engine_client import run_together
+from benchmarks.load.chat_client import ChatSettings, tpot_of
 from benchmarks.metrics import median_ratio
 from benchmarks.provenance import provenance
-from benchmarks.timed_stream import TimedStream, timed_stream
+from benchmarks.results import Served
+from benchmarks.timed_stream import timed_stream
 from benchmarks.workloads import OWN_PROMPTS, Prompt, read_prompts
 from replicas.engine import Engine, build_engine
 from replicas.request import SamplingParams
@@ -133,22 +135,10 @@ def _wait_until_gone(url: httpx.URL) -> None:
             time.sleep(0.2)
 
 
-async def ask_together(url: httpx.URL, model: str, prompts: Sequence[Prompt], tokens: int) -> list[TimedStream]:
+async def ask_together(url: httpx.URL, model: str, prompts: Sequence[Prompt], tokens: int) -> list[Served]:
     """Greedy answers of `tokens` tokens to all `prompts`, streamed at once."""
-    bodies = [
-        {
-            "model": model,
-            "messages": prompt.messages,
-            "temperature": 0,
-            "max_tokens": tokens,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        for prompt in prompts
-    ]
-    path = "/v1/chat/completions"
-    return list(await asyncio.gather(*(timed_stream(url, path, body) for body in bodies)))
+    settings = ChatSettings(model, tokens, ignore_eos=True)
+    return list(await asyncio.gather(*(timed_stream(url, settings, prompt.text) for prompt in prompts)))
 
 
 def engine_tpots(engine: Engine, prompts: Sequence[Prompt], tokens: int) -> list[float]:
@@ -173,8 +163,8 @@ def measure(
         before = server.cpu_seconds(engine.config.num_threads or os.cpu_count() or 1)
         answers = asyncio.run(ask_together(server.url, model, batch_prompts, tokens))
         cpu += server.cpu_seconds(engine.config.num_threads or os.cpu_count() or 1) - before
-        chunks += sum(answer.chunks for answer in answers)
-        through_http += [answer.answer.tpot for answer in answers]
+        chunks += sum(len(answer.content_chunks) for answer in answers)
+        through_http += [tpot_of(answer) for answer in answers]
     return {
         "batch": batch,
         "tpot_ratio": round(median_ratio(through_http, alone), 3),

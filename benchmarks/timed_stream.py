@@ -3,55 +3,43 @@
 import asyncio
 import json
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import httpx
 
-from benchmarks.metrics import Answer
+from benchmarks.load.chat_client import ChatSettings, RequestError, streamed
+from benchmarks.results import Served
 
 
-@dataclass(frozen=True, slots=True)
-class TimedStream:
-    """One answer, as it arrived."""
-
-    answer: Answer
-    chunks: int
-    """Events with content."""
-
-
-async def timed_stream(url: httpx.URL, path: str, body: dict[str, Any]) -> TimedStream:
-    """Post `body`, which asks for a stream with usage. Raises RuntimeError for an answer that is not whole.
+async def timed_stream(url: httpx.URL, settings: ChatSettings, text: str) -> Served:
+    """The streamed answer to `text`. Raises RequestError for one that is not whole.
 
     Pieces are kept with their times as they come from the socket, and read only after the end.
     """
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    content = json.dumps(settings.body(text)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\n"
     reader, writer = await asyncio.open_connection(url.host, url.port)
     begin = time.perf_counter()
-    writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    writer.write(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
     pieces: list[tuple[float, bytes]] = []
     while piece := await reader.read(65536):
         pieces.append((time.perf_counter() - begin, piece))
     writer.close()
-    return _read(pieces)
+    return served_in(pieces)
 
 
-def _read(pieces: list[tuple[float, bytes]]) -> TimedStream:
-    times: list[float] = []
-    tokens, buffered = 0, b""
-    for seconds, piece in pieces:
-        *lines, buffered = (buffered + piece).split(b"\n")
-        for line in lines:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            if "error" in event:
-                raise RuntimeError(f"the server answered with {event['error']}")
-            if any(choice["delta"].get("content") for choice in event["choices"]):
-                times.append(seconds)
-            if event.get("usage"):
-                tokens = event["usage"]["completion_tokens"]
-    if not tokens or not times:
-        raise RuntimeError(f"no whole stream: {pieces[-1][1][-300:] if pieces else b''!r}")
-    return TimedStream(Answer(times[0], times[-1], tokens), len(times))
+def served_in(pieces: Sequence[tuple[float, bytes]]) -> Served:
+    """What came in `pieces` of an HTTP response, each (seconds since the request, bytes). Raises RequestError."""
+    moment = 0.0
+
+    def lines() -> Iterator[str]:
+        nonlocal moment
+        buffered = b""
+        for moment, piece in pieces:  # noqa: B007 (`streamed` asks for it)
+            *whole, buffered = (buffered + piece).split(b"\n")
+            yield from (line.decode() for line in whole)
+
+    try:
+        return streamed(lines(), lambda: moment)
+    except RequestError as error:
+        raise RequestError(f"{error}; at the end: {pieces[-1][1][-300:] if pieces else b''!r}") from error

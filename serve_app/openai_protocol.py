@@ -11,7 +11,14 @@ from replicas.request import MAX_LOGPROBS, Grammar, SamplingParams
 from serve_app.generation import Prompt
 from serve_app.guidance import Choices, ResponseFormat, grammar_of
 from serve_app.request_model import RequestBody, without_neutral
-from serve_app.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
+from serve_app.sampling_defaults import (
+    OPENAI_DEFAULTS,
+    MinP,
+    RepetitionPenalty,
+    SamplingDefaults,
+    Temperature,
+    TopP,
+)
 from serve_app.untyped_data import list_or_none
 from serve_app.validation_sentences import value_text
 
@@ -100,13 +107,13 @@ class GenerationOptions(RequestBody):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     """Choices; those after the first of a sampled request have seeds derived from its own."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     top_k: Annotated[int, Field(ge=-1), AfterValidator(_all_tokens)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_p: MinP | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     """Ours, as in vLLM: above 1 against tokens of the prompt and the output."""
     logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = None
     """By token id."""

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ def ask(client: httpx.Client, settings: ChatSettings, text: str) -> Served:
             if not response.is_success:
                 raise RequestError(f"HTTP {response.status_code}: {response.read().decode(errors='replace')[:200]}")
             if settings.stream:
-                return _streamed(response.iter_lines(), begin)
+                return streamed(response.iter_lines(), lambda: time.perf_counter() - begin)
             whole = json.loads(response.read())
             return _served(time.perf_counter() - begin, (), whole.get("usage"))
     except httpx.HTTPError as error:
@@ -60,8 +60,19 @@ def ask(client: httpx.Client, settings: ChatSettings, text: str) -> Served:
         raise RequestError(f"the server's answer is no JSON: {error}") from error
 
 
-def _streamed(lines: Iterable[str], begin: float) -> Served:
-    """Each event is one line: OpenAI's servers break none."""
+def tpot_of(served: Served) -> float:
+    """Its TPOT in seconds. Raises RequestError for an answer of less than two tokens."""
+    tpot = served.tpot
+    if tpot is None:
+        raise RequestError(f"the answer has less than two tokens, {served.tokens}: it has no TPOT")
+    return tpot
+
+
+def streamed(lines: Iterable[str], seconds: Callable[[], float]) -> Served:
+    """What `lines` tell, each of which came `seconds()` after the request. Raises RequestError, ValueError.
+
+    Each event is one line: OpenAI's servers break none.
+    """
     content: list[float] = []
     usage: dict[str, Any] | None = None
     last, done = 0.0, False
@@ -75,7 +86,7 @@ def _streamed(lines: Iterable[str], begin: float) -> Served:
         chunk = json.loads(data)
         if "error" in chunk:
             raise RequestError(f"in the stream: {chunk['error']}")
-        moment = time.perf_counter() - begin
+        moment = seconds()
         deltas = [choice.get("delta") or {} for choice in chunk.get("choices", [])]
         if any(delta.get("content") for delta in deltas):
             content.append(moment)
