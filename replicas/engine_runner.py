@@ -25,7 +25,8 @@ Drafters = Mapping[str, Callable[[DrafterContext], Drafter]]
 
 
 def build_backend(config: EngineConfig, collectives: Collectives | None = None) -> DeviceBackend:
-    """The device that `config` names, of one rank. Raises ConfigError where its runtime is not installed.
+    """The device that `config` names, of one rank. Raises ConfigError where its runtime is not installed, and for
+    another number of ranks than tensor_parallel_size.
 
     `collectives` are given on a CPU, whose ranks meet before; NeuronCores meet in their runtime.
     """
@@ -38,6 +39,7 @@ def build_backend(config: EngineConfig, collectives: Collectives | None = None) 
     else:
         backend = XlaBackend(config.device, config.dtype, ranks=config.tensor_parallel_size)
     if backend.collectives.size != config.tensor_parallel_size:
+        # A runtime that was started wrongly would answer alone, and be silently wrong.
         raise ConfigError(
             f"tensor_parallel_size is {config.tensor_parallel_size}, but the model would run on "
             f"{backend.collectives.size} ranks"

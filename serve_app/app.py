@@ -3,6 +3,7 @@
 serve run configs/eagle3.yaml, whose import_path is serve_app.app:build.
 """
 
+import logging
 import os
 from typing import Any, cast
 
@@ -16,6 +17,9 @@ from serve_app.ingress import Ingress
 from serve_app.replica_deployment import ModelReplica
 from serve_app.settings import INGRESS_DEPLOYMENT, INGRESS_DRAIN_MARGIN_S, AnyModelSettings, AppSettings
 
+logger = logging.getLogger("ray.serve")
+"""The one that Serve shows of the process in which it builds."""
+
 HEALTH_CHECK_TIMEOUT_S = 30.0
 """An event loop that does not answer for so long, three times running, is stuck; Serve replaces the replica."""
 DEVICE_VARIABLE = "EYRIE_DEVICE"
@@ -27,7 +31,15 @@ def build(args: AppSettings) -> Application:
     EYRIE_DEVICE puts every model on that device instead: a deployment for NeuronCores is tried on CPUs that way.
     """
     device = os.environ.get(DEVICE_VARIABLE)
-    return build_application(args.on_device(device) if device else args)
+    if not device:
+        return build_application(args)
+    moved = args.on_device(device)
+    for written, model in zip(args.models, moved.models, strict=True):
+        logger.info(
+            "%s=%s: model %s runs on %s instead of %s, ranks: %d",
+            *(DEVICE_VARIABLE, device, model.id, model.device, written.device, model.tensor_parallel_size),
+        )
+    return build_application(moved)
 
 
 def build_application(settings: AppSettings, build_engine: EngineBuilder = build_served_engine) -> Application:

@@ -151,11 +151,11 @@ class ModelSettings(EngineConfig, ServedModelSettings):
         return self
 
     def data_on_device(self, device: str) -> dict[str, Any]:
-        """The same model's keys on `device` (cpu: as one rank), with what it reserves in Ray unchanged."""
+        """The same model's keys on `device`, with its ranks and what it reserves in Ray unchanged."""
         reserved = {NEURON_CORES: self.ray_actor_options["resources"].get(NEURON_CORES, 0)}
         changes: dict[str, Any] = {"device": device, "resources": self.resources.model_dump() | reserved}
         if device == "cpu":
-            changes |= {"tensor_parallel_size": 1, "executor": "lazy"}
+            changes |= {"executor": "lazy"}
         return self.model_dump() | changes
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from replicas.devices.collectives import CollectiveError
-from replicas.errors import ConfigError
 
 ADDRESS = "127.0.0.1"
 TIMEOUT = timedelta(seconds=300)
@@ -37,7 +36,7 @@ class GlooCollectives:
     """One rank of a process group of its own: none is global, so that a process may hold several engines."""
 
     def __init__(self, store: TCPStore, rank: int, size: int) -> None:
-        """Returns when all ranks are there. Raises ConfigError if they are not `size`, CollectiveError if some die."""
+        """Returns when all ranks are there. Raises CollectiveError if some die."""
         # torch has no public way to a group that is not global.
         gloo: Any = ProcessGroupGloo
         options: Any = gloo._Options()
@@ -50,8 +49,6 @@ class GlooCollectives:
             raise CollectiveError(f"rank {rank} of {size} did not meet the others: {error}") from error
         self.size: int = self._group.size()
         self.rank: int = self._group.rank()
-        if self.size != size:
-            raise ConfigError(f"tensor_parallel_size is {size}, but {self.size} ranks met")
 
     def sum(self, tensor: Tensor) -> Tensor:
         return self._reduced(tensor, ReduceOp.SUM)

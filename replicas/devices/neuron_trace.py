@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from replicas.devices.collectives import Collectives, SingleRank
 from replicas.devices.device_backend import DeviceState, Elementwise, Executor, Inputs, Linear, Outputs
 from replicas.devices.structures import tensors_of, with_tensors
-from replicas.devices.xla_neuron import DTYPES, import_runtime
+from replicas.devices.xla_neuron import DTYPES, import_runtime, placed_linear
 
 COMPILER_ARGUMENTS = ["--auto-cast=none"]
 """Compute in the dtype that the config names; by itself the compiler multiplies float32 matrices in bfloat16."""
@@ -44,9 +44,7 @@ class NeuronTraceBackend:
         self._weights: list[Tensor] = []
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        weight = self.place(weight)
-        bias = None if bias is None else self.place(bias)
-        return lambda rows: functional.linear(rows, weight, bias)
+        return placed_linear(self.place, weight, bias)
 
     def place(self, tensor: Tensor) -> Tensor:
         dtype = self.activation_dtype if tensor.is_floating_point() else tensor.dtype

@@ -7,18 +7,13 @@ from torch import Tensor
 from torch_xla import runtime  # pyright: ignore[reportMissingImports]
 from torch_xla.core import xla_model  # pyright: ignore[reportMissingImports]
 
-from replicas.errors import ConfigError
-
 
 class XlaCollectives:
     """In-graph collectives over all processes of XLA's world, which are the model's ranks."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        """Raises ConfigError if XLA's world is not `size`: started wrongly, it answers alone and is silently wrong."""
+    def __init__(self, device: torch.device) -> None:
         self.size: int = runtime.world_size()
         self.rank: int = runtime.global_ordinal()
-        if self.size != size:
-            raise ConfigError(f"tensor_parallel_size is {size}, but XLA's world has {self.size} processes")
         # Of one element and no scalar: XLA builds scalars 0 and 1 into the graph.
         self._rank = torch.tensor([self.rank], dtype=torch.int32).to(device)
 

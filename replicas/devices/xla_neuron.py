@@ -34,9 +34,7 @@ class XlaBackend:
     def __init__(
         self, platform: Platform, dtype: str, hidden_multiple: int = 1, vocab_multiple: int = 1, ranks: int = 1
     ) -> None:
-        """Raises ConfigError for a dtype that the device lacks, where its runtime is not installed, and for other
-        ranks than the runtime's.
-        """
+        """Raises ConfigError for a dtype that the device lacks, and where its runtime is not installed."""
         if dtype not in DTYPES:
             raise ConfigError(f"dtype is {dtype!r}; on device {platform!r} it may be {' or '.join(DTYPES)}")
         self.name: str = platform
@@ -45,12 +43,10 @@ class XlaBackend:
         self.hidden_multiple = hidden_multiple
         self.vocab_multiple = vocab_multiple
         self.silu: Elementwise = functional.silu
-        self.collectives: Collectives = SingleRank() if ranks == 1 else in_graph(ranks, self.torch_device)
+        self.collectives: Collectives = SingleRank() if ranks == 1 else in_graph(self.torch_device)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        weight = self.place(weight)
-        bias = None if bias is None else self.place(bias)
-        return lambda rows: functional.linear(rows, weight, bias)
+        return placed_linear(self.place, weight, bias)
 
     def place(self, tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():
@@ -59,6 +55,13 @@ class XlaBackend:
 
     def executor(self, states: Sequence[DeviceState]) -> Executor:
         return LazyExecutor(self.torch_device)
+
+
+def placed_linear(place: Callable[[Tensor], Tensor], weight: Tensor, bias: Tensor | None) -> Linear:
+    """The product with `weight` and `bias`, where `place` puts them."""
+    weight = place(weight)
+    bias = None if bias is None else place(bias)
+    return lambda rows: functional.linear(rows, weight, bias)
 
 
 class LazyExecutor:
@@ -85,11 +88,11 @@ class LazyExecutor:
             return with_tensors(outputs, iter([tensor.cpu() for tensor in tensors_of(outputs)]))
 
 
-def in_graph(ranks: int, device: torch.device) -> Collectives:
-    """Collectives over the runtime's `ranks` processes, as operations of the graphs. Raises ConfigError."""
+def in_graph(device: torch.device) -> Collectives:
+    """Collectives over all of the runtime's processes, as operations of the graphs."""
     from replicas.devices.xla_collectives import XlaCollectives
 
-    return XlaCollectives(ranks, device)
+    return XlaCollectives(device)
 
 
 def start_runtime(platform: Platform) -> torch.device:

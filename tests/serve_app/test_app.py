@@ -18,14 +18,21 @@ def test_serve_builds_the_application_from_the_yamls_args(tmp_path: Path) -> Non
     assert len(inspect.signature(build).parameters) == 1
 
 
-def test_one_variable_puts_a_deployment_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_variable_puts_a_deployment_on_another_device(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     built: list[AppSettings] = []
     monkeypatch.setattr("serve_app.app.build_application", built.append)
-    args = AppSettings.model_validate({"models": [{"id": "a", "model": "m", "device": "neuron", "dtype": "bfloat16"}]})
+    model = {"id": "a", "model": "m", "device": "neuron", "dtype": "bfloat16", "tensor_parallel_size": 2}
+    args = AppSettings.model_validate({"models": [model]})
     build(args)
     monkeypatch.setenv("EYRIE_DEVICE", "cpu")
-    build(args)
-    assert [settings.models[0].device for settings in built] == ["neuron", "cpu"]
+    with caplog.at_level("INFO", "ray.serve"):
+        build(args)
+    models = [settings.models[0] for settings in built]
+    assert [(model.device, model.tensor_parallel_size) for model in models] == [("neuron", 2), ("cpu", 2)]
+    assert models[0].ray_actor_options["resources"] == models[1].ray_actor_options["resources"] == {"neuron_cores": 2}
+    assert caplog.messages == ["EYRIE_DEVICE=cpu: model a runs on cpu instead of neuron, ranks: 2"]
     monkeypatch.setenv("EYRIE_DEVICE", "tpu")
     with pytest.raises(
         ConfigError, match=r"^models\[0\].device: got 'tpu'; it should be 'cpu', 'neuron' or 'xla-cpu'$"

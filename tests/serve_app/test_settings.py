@@ -138,7 +138,7 @@ def test_on_the_cpu_no_core_is_reserved_unless_asked_for() -> None:
 def test_another_device_keeps_what_is_reserved_and_all_else() -> None:
     settings = AppSettings.model_validate(neuron(max_num_seqs=3))
     [model] = settings.on_device("cpu").models
-    assert (model.device, model.tensor_parallel_size, model.max_num_seqs) == ("cpu", 1, 3)
+    assert (model.device, model.tensor_parallel_size, model.max_num_seqs) == ("cpu", 2, 3)
     assert model.ray_actor_options["resources"] == {"neuron_cores": 2}
     assert model.speculative_config == settings.models[0].speculative_config
     assert settings.on_device("neuron").models[0].ray_actor_options == settings.models[0].ray_actor_options

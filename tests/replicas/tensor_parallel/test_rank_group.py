@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from replicas.async_engine import AsyncEngine
 from replicas.config import EngineConfig, SpeculativeConfig
+from replicas.devices.collectives import SingleRank
 from replicas.drafters.drafter import Drafter
 from replicas.drafters.registry import DRAFTERS, DrafterContext
 from replicas.engine import Engine, build_engine
@@ -251,3 +252,6 @@ class TestSettings:
     def test_the_world_is_as_large_as_the_config_says(self, tiny_folder: Path) -> None:
         with pytest.raises(ConfigError, match="tensor_parallel_size is 2, but the model would run on 1 ranks"):
             build_backend(config(tiny_folder, 2))
+        alone = config(tiny_folder, 1)
+        with pytest.raises(ConfigError, match="tensor_parallel_size is 1, but the model would run on 2 ranks"):
+            build_backend(alone, SingleRank(size=2))
