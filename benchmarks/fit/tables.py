@@ -1,28 +1,15 @@
 """A fit as tables, which print as Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from benchmarks.fit.bootstrap import Interval
 from benchmarks.fit.fit import Fit
 from benchmarks.fit.held_out import Errors
 from benchmarks.results import Cell
+from benchmarks.table import Table
 
 CLOSE = 0.10
 """A prediction of a cell that is off by less is good."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Texts in columns."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def __str__(self) -> str:
-        """Markdown."""
-        lines = [self.head, ["---"] * len(self.head), *self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cell_name(cell: Cell, contexts: Sequence[int | None]) -> tuple[str, ...]:

@@ -131,11 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table by stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, help="a Serve YAML; its first model is asked")
-    parser.add_argument("--peak-users", type=int, default=8, help="users at the top (8)")
+    parser.add_argument("--peak-users", type=int, default=12, help="users at the top (12)")
     parser.add_argument("--ramp-steps", type=int, default=2, help="from one user to the top (2)")
     parser.add_argument("--step-s", type=float, default=20.0, help="seconds between two steps (20)")
     parser.add_argument("--hold-s", type=float, default=60.0, help="seconds at the top (60)")
-    parser.add_argument("--quiet-s", type=float, default=40.0, help="seconds with one user, before and after (40)")
+    parser.add_argument("--quiet-s", type=float, default=60.0, help="seconds with one user, before and after (60)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (64)")
     parser.add_argument("--port", type=int, default=8000, help="of the server (8000)")
     parser.add_argument("--out", type=Path, help=f"file of rows; {RESULTS}/MODEL-ramp.jsonl by default")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.fit.tables import Table
 from benchmarks.load.ramp import Ramp
 from benchmarks.load.summary import percentiles_ms
 from benchmarks.results import Fleet, HttpRequest, Results, read_results
+from benchmarks.table import Table
 from replicas.errors import ConfigError
 
 TOO_MANY = "HTTP 429"

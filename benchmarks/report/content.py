@@ -8,7 +8,6 @@ from statistics import mean
 from benchmarks.choose_k import as_vllm
 from benchmarks.fit.fit import Fit
 from benchmarks.fit.tables import (
-    Table,
     acceptance_table,
     cell_name,
     cost_table,
@@ -20,6 +19,7 @@ from benchmarks.fit.tables import (
 from benchmarks.report.charts import acceptance_chart, latency_throughput, speedup_curves, tpot_heat_map
 from benchmarks.report.serving_figures import ServingFigures
 from benchmarks.results import Cell, Session
+from benchmarks.table import Table
 from benchmarks.verify_k_schedule import Verdict, verdict_table
 from serve_app.k_schedule import KSchedule
 
