@@ -43,7 +43,7 @@ SERVE_ENV := RAY_SERVE_USE_GRPC_BY_DEFAULT=1 \
 	RAY_USAGE_STATS_ENABLED=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak test-load test-shapes sweep bench bench-check load load-page check format clean
+.PHONY: help setup setup-xla setup-vllm serve test test-xla test-vllm test-cluster test-faults test-nginx test-ranks test-scaling test-api soak test-load test-shapes sweep bench bench-check load load-page load-ramp check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ bench-check: setup $(VENV)/installed-bench ## Is the working tree slower than BA
 
 load: $(VENV)/installed-load ## Ask the server at LOAD_URL as LOAD_ARGS say (4 users, a minute); TTFT, TPOT and acceptance
 	$(PY) -m locust -f benchmarks/load/locustfile.py --headless --only-summary --stop-timeout 120 --host $(LOAD_URL) $(LOAD_ARGS)
+
+load-ramp: setup $(VENV)/installed-load ## Serve the demo with up to three replicas, a ramp on it: replicas, 429s, TTFT, TPOT (RAMP_ARGS)
+	$(PY) -m benchmarks.load.scaling_ramp configs/scaling.yaml $(RAMP_ARGS)
 
 load-page: $(VENV)/installed-load ## The same with locust's page, on 127.0.0.1:8089
 	$(PY) -m locust -f benchmarks/load/locustfile.py --web-host 127.0.0.1 --stop-timeout 120 --host $(LOAD_URL)

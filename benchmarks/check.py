@@ -24,11 +24,11 @@ from tqdm import tqdm
 
 from benchmarks.check_worker import READY, RUN, TASK
 from benchmarks.fit.bootstrap import Floats, Indices, Interval, interval
-from benchmarks.fit.tables import Table
 from benchmarks.line_worker import LineWorker
 from benchmarks.measuring import Task
 from benchmarks.results import Cell, Run
 from benchmarks.sweep_config import SweepConfig, load_sweep_config
+from benchmarks.table import Table
 from replicas.errors import ConfigError, EyrieError
 
 PROJECT = Path(__file__).parent.parent

@@ -1,5 +1,5 @@
-"""Rows of measurements, as JSON lines, never averaged: a session (who measured, where), a run, a served request or an
-answer in a race of engines.
+"""Rows of measurements, as JSON lines, never averaged: a session (who measured, where), a run, a served request, a
+change of the fleet that serves, or an answer in a race of engines.
 """
 
 import os
@@ -123,6 +123,20 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Fleet:
+    """What stood against each other from a moment of a load on; the next row of the session ends it."""
+
+    session: str
+    seconds: float
+    """Since the session began, to some tenths of a second."""
+    users: int
+    """That the load had then; 0: it was over."""
+    replicas: int
+    """That were running."""
+    kind: Literal["fleet"] = "fleet"
+
+
+@dataclass(frozen=True, slots=True)
 class RaceAnswer:
     """One contestant's answer to one prompt; answers of a session to the same prompt are pairs."""
 
@@ -141,7 +155,7 @@ class RaceAnswer:
     kind: Literal["race"] = "race"
 
 
-AnyRow = Session | Run | HttpRequest | RaceAnswer
+AnyRow = Session | Run | HttpRequest | Fleet | RaceAnswer
 Row = Annotated[AnyRow, Field(discriminator="kind")]
 _ROW: TypeAdapter[AnyRow] = TypeAdapter(Row)
 
@@ -154,6 +168,7 @@ class Results:
     runs: tuple[Run, ...] = ()
     requests: tuple[HttpRequest, ...] = ()
     race_answers: tuple[RaceAnswer, ...] = ()
+    fleets: tuple[Fleet, ...] = ()
 
     @property
     def done(self) -> frozenset[tuple[Cell, int]]:
@@ -192,6 +207,7 @@ def read_results(path: Path) -> Results:
     runs: list[Run] = []
     requests: list[HttpRequest] = []
     race_answers: list[RaceAnswer] = []
+    fleets: list[Fleet] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
             row = _ROW.validate_json(line)
@@ -205,6 +221,8 @@ def read_results(path: Path) -> Results:
             runs.append(row)
         elif isinstance(row, HttpRequest):
             requests.append(row)
+        elif isinstance(row, Fleet):
+            fleets.append(row)
         else:
             race_answers.append(row)
-    return Results(tuple(sessions), tuple(runs), tuple(requests), tuple(race_answers))
+    return Results(tuple(sessions), tuple(runs), tuple(requests), tuple(race_answers), tuple(fleets))

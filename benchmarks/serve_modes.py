@@ -84,8 +84,11 @@ def _cpu_seconds(process: psutil.Process, engine_threads: int) -> float:
 
 
 @contextmanager
-def served(config: Path, port: int, mode: Mapping[str, str]) -> Generator[Server]:
-    """`serve run` of `config` in a Ray of its own with the variables of `mode`; it has answered /health."""
+def served(config: Path, port: int, mode: Mapping[str, str], address: str = "local") -> Generator[Server]:
+    """`serve run` of `config` with the variables of `mode`; it has answered /health.
+
+    In a Ray of its own, or in the one at `address`, whose processes have their variables from whoever started it.
+    """
     data: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))
     data["http_options"]["port"] = port
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_SERVE_")}
@@ -94,7 +97,7 @@ def served(config: Path, port: int, mode: Mapping[str, str]) -> Generator[Server
         path.write_text(yaml.safe_dump(data), encoding="utf-8")
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local", str(path)],
+                [sys.executable, "-m", "ray.serve.scripts", "run", "--address", address, str(path)],
                 env=environment | {"RAY_USAGE_STATS_ENABLED": "0", **mode},
                 stdout=log,
                 stderr=log,

@@ -18,11 +18,11 @@ from statistics import median
 import numpy as np
 
 from benchmarks.fit.bootstrap import Floats, Indices, Interval, interval
-from benchmarks.fit.tables import Table
 from benchmarks.measurers import measurer, ordered
 from benchmarks.measuring import Task, measure, new_session
 from benchmarks.results import Cell, Run, read_results
 from benchmarks.sweep_config import SweepConfig, config_hash, file_stem, load_sweep_config, measured_model
+from benchmarks.table import Table
 from replicas.errors import EyrieError
 from replicas.scheduling.k_policy import KPolicy
 from serve_app.k_policy import FixedK, follower_of

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.fit.acceptance import PositionAcceptance, fit_acceptance
+from benchmarks.fit.held_out import HeldOut, held_out
 from benchmarks.fit.speedup import Speedup, fit_speedup
 from benchmarks.fit.step_costs import StepCost, fit_step_costs
-from benchmarks.fit.step_time_model import HeldOut, StepTimeModel, fit_step_time, held_out
+from benchmarks.fit.step_time_model import StepTimeModel, fit_step_time
 from benchmarks.results import Cell, Results, Run, Session
 from replicas.errors import ConfigError
 

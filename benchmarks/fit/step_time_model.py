@@ -1,14 +1,16 @@
-"""A model of T(batch, K) for cells that were not measured, and how far it is off on cells that it did not see.
+"""A model of T(batch, K) for cells that were not measured.
 
-A verify step reads the weights once and then pays for rows, batch x (1 + K). Kernels and compiled shapes work on
-whole blocks of rows, so cost also rises in stairs; how wide they are depends on the machine and is fitted. A draft
-step refreshes the drafter's KV at those rows and then runs K - 1 times over the batch.
+A verify step reads the weights once and then pays for rows, batch x (1 + K). While the weights are read, the first
+few rows are computed for nothing: the demo's step takes 17.5 ms at one row and 17.4 ms at two. Kernels and compiled
+shapes work on whole blocks of rows, so cost also rises in stairs. How many rows are free and how wide the stairs are
+depends on the machine and is fitted. A draft step refreshes the drafter's KV at those rows and then runs K - 1 times
+over the batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
-from statistics import median
 
 import numpy as np
 from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs]
@@ -18,22 +20,8 @@ from benchmarks.fit.step_costs import StepCost
 
 STAIRS = (1, 2, 3, 4, 6, 8, 12, 14, 16, 24, 32)
 """Widths that are tried, in rows."""
-FEWEST_CELLS = 8
-"""Below it there are as many coefficients as cells."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """One cell, predicted from all the others."""
-
-    cost: StepCost
-    predicted: float
-    """Seconds."""
-
-    @property
-    def error(self) -> float:
-        """Relative to the measurement."""
-        return self.predicted / self.cost.seconds - 1.0
+FREE_ROWS = (0, 2, 3, 4, 6)
+"""Numbers of free rows that are tried. One is as none: the constant holds the first row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +30,8 @@ class StepTimeModel:
 
     stair: int
     """Rows of a block."""
+    free_rows: int
+    """That cost nothing beside reading the weights."""
     verify: Floats
     draft: Floats
 
@@ -52,48 +42,33 @@ class StepTimeModel:
 
     def verify_seconds(self, batch: int, k: int, mean_context: float) -> float:
         """T without drafting."""
-        return float(_verify_terms(batch, k, mean_context, self.stair) @ self.verify)
+        return float(_verify_terms(batch, k, mean_context, self.stair, self.free_rows) @ self.verify)
 
 
 def fit_step_time(costs: Sequence[StepCost]) -> StepTimeModel:
-    """Least squares of relative errors over `costs`, with the stair that fits best."""
-    draft = _solve([_draft_terms(*_batch_k(cost)) for cost in costs], [cost.draft_seconds for cost in costs])
-    fits: list[tuple[float, int, Floats]] = []
-    for stair in STAIRS:
-        terms = [_verify_terms(*_batch_k(cost), cost.mean_context, stair) for cost in costs]
+    """Least squares of relative errors over `costs`, with the stair and the free rows that fit best."""
+    draft = _solve([_draft_terms(*batch_and_k(cost)) for cost in costs], [cost.draft_seconds for cost in costs])
+    fits: list[tuple[float, int, int, Floats]] = []
+    for stair, free_rows in product(STAIRS, FREE_ROWS):
+        terms = [_verify_terms(*batch_and_k(cost), cost.mean_context, stair, free_rows) for cost in costs]
         seconds = [cost.verify_seconds for cost in costs]
         verify = _solve(terms, seconds)
         errors = np.stack(terms) @ verify / np.array(seconds) - 1.0
-        fits.append((float(np.square(errors).sum()), stair, verify))
-    _, stair, verify = min(fits, key=lambda fit: fit[:2])
-    return StepTimeModel(stair, verify, draft)
+        fits.append((float(np.square(errors).sum()), stair, free_rows, verify))
+    _, stair, free_rows, verify = min(fits, key=lambda fit: fit[:3])
+    return StepTimeModel(stair, free_rows, verify, draft)
 
 
-def held_out(costs: Sequence[StepCost]) -> list[HeldOut]:
-    """Each cell predicted by a model of the others, stair and all; empty if there are too few."""
-    if len(costs) <= FEWEST_CELLS:
-        return []
-    found: list[HeldOut] = []
-    for index, cost in enumerate(costs):
-        model = fit_step_time([*costs[:index], *costs[index + 1 :]])
-        found.append(HeldOut(cost, model.seconds(*_batch_k(cost), cost.mean_context)))
-    return found
-
-
-def median_error(cells: Sequence[HeldOut]) -> float:
-    """Of the absolute relative errors."""
-    return median(abs(cell.error) for cell in cells)
-
-
-def _batch_k(cost: StepCost) -> tuple[int, int]:
+def batch_and_k(cost: StepCost) -> tuple[int, int]:
+    """Of its cell, which must not be a schedule's."""
     assert cost.cell.k is not None, "cells of a schedule have no single K"
     return cost.cell.batch, cost.cell.k
 
 
-def _verify_terms(batch: int, k: int, mean_context: float, stair: int) -> Floats:
+def _verify_terms(batch: int, k: int, mean_context: float, stair: int, free_rows: int) -> Floats:
     rows = batch * (1 + k)
     # A lone sequence may be attended in place; several are gathered.
-    return np.array([1.0, rows, ceil(rows / stair), batch, float(batch > 1), batch * mean_context])
+    return np.array([1.0, max(rows - free_rows, 0), ceil(rows / stair), batch, float(batch > 1), batch * mean_context])
 
 
 def _draft_terms(batch: int, k: int) -> Floats:

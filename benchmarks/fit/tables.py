@@ -1,25 +1,15 @@
 """A fit as tables, which print as Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from benchmarks.fit.bootstrap import Interval
 from benchmarks.fit.fit import Fit
-from benchmarks.fit.step_time_model import median_error
+from benchmarks.fit.held_out import Errors
 from benchmarks.results import Cell
+from benchmarks.table import Table
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Texts in columns."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def __str__(self) -> str:
-        """Markdown."""
-        lines = [self.head, ["---"] * len(self.head), *self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+CLOSE = 0.10
+"""A prediction of a cell that is off by less is good."""
 
 
 def cell_name(cell: Cell, contexts: Sequence[int | None]) -> tuple[str, ...]:
@@ -89,16 +79,55 @@ def speedup_table(fit: Fit) -> Table:
     return Table((*name_head(fit.contexts), *head), rows)
 
 
+def held_out_table(fit: Fit) -> Table:
+    """Each cell measured, and predicted by a model of the others."""
+    rows = [
+        (
+            *cell_name(one.cost.cell, fit.contexts),
+            "edge" if one.is_edge else "interior",
+            _ms(one.cost.seconds),
+            _between(Interval(1e3 * one.cost.interval.low, 1e3 * one.cost.interval.high), 2),
+            _ms(one.predicted),
+            f"{one.error:+.1%}",
+        )
+        for one in fit.held_out
+    ]
+    return Table((*name_head(fit.contexts), "cell", "measured ms", "95 %", "predicted ms", "error"), rows)
+
+
+def held_out_errors(fit: Fit) -> Table:
+    """Absolute errors over all held-out cells, those inside the grid, and those at its edges."""
+    parts = {
+        "all": fit.held_out,
+        "interior": tuple(one for one in fit.held_out if not one.is_edge),
+        "edge": tuple(one for one in fit.held_out if one.is_edge),
+    }
+    head = ("held-out cells", "number", "median error", "largest error", "of", f"within {CLOSE:.0%}")
+    rows = [_errors_row(name, Errors(cells), fit.contexts) for name, cells in parts.items() if cells]
+    return Table(head, rows)
+
+
+def _errors_row(name: str, errors: Errors, contexts: Sequence[int | None]) -> tuple[str, ...]:
+    worst = zip(name_head(contexts), cell_name(errors.worst.cost.cell, contexts), strict=True)
+    return (
+        name,
+        str(len(errors.cells)),
+        f"{errors.median:.1%}",
+        f"{abs(errors.worst.error):.1%}",
+        ", ".join(f"{of} {value}" for of, value in worst),
+        str(errors.within(CLOSE)),
+    )
+
+
 def held_out_sentence(fit: Fit) -> str:
-    """How far the model of T is off on cells that it has not seen."""
+    """How the model of T was tried, and what it is like."""
     if not fit.held_out:
         return "Too few cells to hold one out from the model of T(batch, K)."
-    worst = max(fit.held_out, key=lambda cell: abs(cell.error))
-    cell = worst.cost.cell
+    free = {0: "no row is"}.get(fit.model.free_rows, f"the first {fit.model.free_rows} rows are")
     return (
-        f"The model of T(batch, K), fitted to the other cells, is off by {median_error(fit.held_out):.1%} in the "
-        f"median of {len(fit.held_out)} held-out cells, and by {worst.error:+.1%} at worst "
-        f"(batch {cell.batch}, K = {cell.k}). Its stairs are {fit.model.stair} rows wide."
+        "Held out: each cell is predicted by a model of T(batch, K) that was fitted to all others. An edge cell has "
+        "the smallest or largest batch or K of the sweep: its prediction is extrapolation. Fitted to all cells, the "
+        f"model's stairs are {fit.model.stair} rows wide, and {free} free."
     )
 
 

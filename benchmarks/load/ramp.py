@@ -19,9 +19,13 @@ class Ramp:
     quiet_s: float
     """With one user, before and after."""
 
+    @property
+    def levels(self) -> tuple[tuple[float, int], ...]:
+        """(Seconds, users from then on); the last has none: it is over."""
+        rising = [1 + round((self.peak - 1) * step / self.steps) for step in range(1, self.steps)]
+        lengths = [self.quiet_s, *[self.step_s] * len(rising), self.hold_s, self.quiet_s]
+        return tuple(zip(accumulate(lengths, initial=0.0), [1, *rising, self.peak, 1, 0], strict=True))
+
     def users(self, seconds: float) -> int | None:
         """At this time; None: it is over."""
-        rising = [1 + round((self.peak - 1) * step / self.steps) for step in range(1, self.steps)]
-        levels = [1, *rising, self.peak, 1]
-        ends = accumulate([self.quiet_s, *[self.step_s] * len(rising), self.hold_s, self.quiet_s])
-        return next((users for users, end in zip(levels, ends, strict=True) if seconds < end), None)
+        return next(users for begin, users in reversed(self.levels) if seconds >= begin) or None

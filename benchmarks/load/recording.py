@@ -40,7 +40,7 @@ def load_session(url: str, arrivals: Arrivals, rate: float | None, settings: Cha
     source = {**provenance(), "command": shlex.join(["locust", *sys.argv[1:]]), "load": load}
     return Session(
         uuid4().hex[:8],
-        datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         hashlib.sha256(load.encode()).hexdigest()[:12],
         settings.model,
         "unknown",

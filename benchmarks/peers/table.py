@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.fit.tables import Table
 from benchmarks.peers.contestants import OURS
 from benchmarks.peers.figures import RaceFigures, race_figures
 from benchmarks.results import Results, Session
+from benchmarks.table import Table
 from replicas.errors import ConfigError
 from serve_app.checkpoint_paths import PROJECT_ROOT
 

@@ -8,10 +8,10 @@ from statistics import mean
 from benchmarks.choose_k import as_vllm
 from benchmarks.fit.fit import Fit
 from benchmarks.fit.tables import (
-    Table,
     acceptance_table,
     cell_name,
     cost_table,
+    held_out_errors,
     held_out_sentence,
     name_head,
     speedup_table,
@@ -19,6 +19,7 @@ from benchmarks.fit.tables import (
 from benchmarks.report.charts import acceptance_chart, latency_throughput, speedup_curves, tpot_heat_map
 from benchmarks.report.serving_figures import ServingFigures
 from benchmarks.results import Cell, Session
+from benchmarks.table import Table
 from benchmarks.verify_k_schedule import Verdict, verdict_table
 from serve_app.k_schedule import KSchedule
 
@@ -74,7 +75,12 @@ def sections(findings: Findings) -> list[Section]:
             (acceptance_chart(fit),),
             (acceptance_table(fit),),
         ),
-        Section("Cost of a step", (held_out_sentence(fit), _refresh_sentence(fit)), (), (cost_table(fit),)),
+        Section(
+            "Cost of a step",
+            (held_out_sentence(fit), _refresh_sentence(fit)),
+            (),
+            (cost_table(fit), *([held_out_errors(fit)] if fit.held_out else [])),
+        ),
         _latency(findings),
         _prices(findings),
         Section("Where this comes from", (), (), (_sessions(fit.sessions),)),

@@ -22,6 +22,7 @@ class Machine:
     row: float = 0.3
     stair: float = 3.0
     stair_rows: int = 6
+    free_rows: int = 0
     draft: float = 0.8
     right: tuple[float, ...] = (0.6, 0.5, 0.4, 0.3, 0.3)
     noise: float = 0.02
@@ -31,7 +32,12 @@ class Machine:
 
     def step_ms(self, batch: int, k: int) -> float:
         rows = batch * (1 + k)
-        return self.fixed + self.row * rows + self.stair * ceil(rows / self.stair_rows) + self.draft_ms(k)
+        return (
+            self.fixed
+            + self.row * max(rows - self.free_rows, 0)
+            + self.stair * ceil(rows / self.stair_rows)
+            + self.draft_ms(k)
+        )
 
     def rates(self) -> list[float]:
         found: list[float] = []

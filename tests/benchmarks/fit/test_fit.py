@@ -10,7 +10,6 @@ from benchmarks.fit.__main__ import main
 from benchmarks.fit.bootstrap import interval
 from benchmarks.fit.fit import Fit, fit_sweep
 from benchmarks.fit.speedup import expected_speedup, simple_speedup
-from benchmarks.fit.step_time_model import fit_step_time, held_out, median_error
 from benchmarks.results import Cell, Results, append_row
 from replicas.errors import ConfigError
 from tests.benchmarks.synthetic_machine import SESSION, Machine
@@ -69,26 +68,6 @@ def test_cost_of_a_step_and_its_parts(fit: Fit) -> None:
         assert low < cost.seconds < high
 
 
-def test_the_model_predicts_cells_that_it_has_not_seen(fit: Fit) -> None:
-    assert len(fit.held_out) == 24
-    assert median_error(fit.held_out) < 0.02
-    assert max(abs(cell.error) for cell in fit.held_out) < 0.1
-    assert fit.model.stair == MACHINE.stair_rows
-    # A batch that was never measured.
-    assert fit.model.seconds(3, 2, 50) == pytest.approx(1e-3 * DRIFT * MACHINE.step_ms(3, 2), rel=0.03)
-    assert fit.model.verify_seconds(3, 0, 50) == pytest.approx(
-        1e-3 * DRIFT * (MACHINE.step_ms(3, 0) - MACHINE.draft_ms(0)), rel=0.03
-    )
-
-
-def test_holding_out_means_not_looking(fit: Fit) -> None:
-    costs = list(fit.costs.values())
-    [cell] = [cell for cell in held_out(costs) if cell.cost.cell == Cell(5, 8)]
-    others = [cost for cost in costs if cost.cell != Cell(5, 8)]
-    assert cell.predicted == fit_step_time(others).seconds(8, 5, cell.cost.mean_context)
-    assert held_out(costs[:8]) == []
-
-
 def test_the_expectation_is_right_and_the_simple_formula_is_not(fit: Fit) -> None:
     for cell, speedup in fit.speedups.items():
         assert cell.k is not None
@@ -126,7 +105,7 @@ def test_the_command_prints_the_tables(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([str(path)]) == 0
     told = capsys.readouterr().out
     assert "| position | accepted up to it | 95 % | tokens a step with K = position |" in told
-    assert "in the median of 9 held-out cells" in told
+    assert "\n| all | 9 | " in told
     assert told.count("\n| 4 | 2 |") == 2
     assert main([str(tmp_path / "none.jsonl")]) == 1
     assert "no cell with K = 0" in capsys.readouterr().err

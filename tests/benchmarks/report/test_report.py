@@ -7,7 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.fit.fit import fit_sweep
+from benchmarks.fit.tables import cost_table, held_out_errors
 from benchmarks.report.__main__ import main
+from benchmarks.report.content import Findings, sections
 from benchmarks.report.serving_figures import parse_prices, serving_figures
 from benchmarks.results import Cell, append_row
 from tests.benchmarks.synthetic_machine import PROVENANCE, SESSION, Machine
@@ -92,6 +95,17 @@ def test_markdown_has_the_figures(pages: tuple[str, str]) -> None:
     assert "| batch | K | small, $0.09 an hour | large, $0.76 an hour |" in markdown
     assert "At no measured batch is the schedule slower than K = 0 by more than the noise." in markdown
     assert "python -m benchmarks.sweep x" in markdown
+
+
+def test_the_model_of_a_step_is_tried_on_held_out_cells_where_there_are_enough(pages: tuple[str, str]) -> None:
+    title = "Cost of a step"
+    results = MACHINE.sweep([0, 1, 2], [1, 2, 4], repeats=2)
+    fit = fit_sweep(results)
+    [costs] = [
+        one for one in sections(Findings(fit, serving_figures(results.runs), None, (), {})) if one.title == title
+    ]
+    assert costs.tables == (cost_table(fit), held_out_errors(fit))
+    assert "Too few cells to hold one out" in pages[1]
 
 
 def test_without_schedule_and_prices_their_parts_are_left_out(folder: Path, tmp_path: Path) -> None:
