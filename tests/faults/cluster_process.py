@@ -1,6 +1,7 @@
 """A cluster of several raylets on this machine with Serve on it, in a process of its own that takes commands as lines.
 
-`deploy PATH` takes the Serve YAML at PATH; `kill PORT` ends the node whose proxy listens there, `add PORT` starts one.
+`deploy PATH` takes the Serve YAML at PATH; `kill PORT` ends the node whose proxy listens there, `add PORT` starts one;
+`status APP` answers with what Serve's controller knows of the application.
 The head has no `slot`, which each other node has one of; the others have no CPUs: what asks for some is on the
 head.
 """
@@ -38,6 +39,7 @@ def main(ports: list[int]) -> None:
     print(json.dumps({"address": cluster.address}), file=answers, flush=True)
     for line in sys.stdin:
         command, argument = line.split()
+        answer: dict[str, Any] = {"done": command}
         if command == "deploy":
             config = yaml.safe_load(Path(argument).read_text(encoding="utf-8"))
             client = _get_global_client()
@@ -47,7 +49,9 @@ def main(ports: list[int]) -> None:
             _kill(cluster, nodes.pop(int(argument)))
         elif command == "add":
             nodes[int(argument)] = _add(cluster, int(argument))
-        print(json.dumps({"done": command}), file=answers, flush=True)
+        elif command == "status":
+            answer |= _status(argument)
+        print(json.dumps(answer), file=answers, flush=True)
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()
@@ -61,6 +65,14 @@ def _kill(cluster: Cluster, node: Any) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     cluster.remove_node(node, allow_graceful=False)
+
+
+def _status(name: str) -> dict[str, Any]:
+    """The application's state, and how many replicas of each deployment are in which."""
+    app = serve.status().applications.get(name)
+    if app is None:
+        return {"app": None, "replicas": {}}
+    return {"app": app.status, "replicas": {name: one.replica_states for name, one in app.deployments.items()}}
 
 
 def _add(cluster: Cluster, port: int) -> object:
