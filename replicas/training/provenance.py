@@ -19,7 +19,7 @@ def provenance(trainer: Trainer, acceptance: Acceptance, finished: bool) -> dict
     start = {"started_from": how_made(trainer.start)} if trainer.start else {}
     return {
         "made_by": "python -m replicas.training.train --target TARGET --data DATA --out OUT --work WORK"
-        + (" --start HEAD" if start else ""),
+        + (" --from-head HEAD" if start else ""),
         "method": "EAGLE-3 training-time test (arXiv 2503.01840) on the target's own conversations",
         "data": {
             "written_by": [f"{command}: {tokens} tokens" for command, tokens in trainer.reader.written_by.items()],

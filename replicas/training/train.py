@@ -23,29 +23,30 @@ MEASURED_CONVERSATIONS = 120
 """Held-out conversations that an export measures at most: all processes wait for it."""
 
 
-def parse_arguments() -> argparse.Namespace:
+def argument_parser() -> argparse.ArgumentParser:
     """Command line; every field of TrainOptions is an option."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True, help="folder of the target")
     parser.add_argument("--data", type=Path, required=True, help="folder of shards")
     parser.add_argument("--out", type=Path, required=True, help="where the head is written")
     parser.add_argument("--work", type=Path, required=True, help="where the checkpoint is kept")
-    parser.add_argument("--start", type=Path, help="folder of a head to go on from")
+    # No beginning of one of torchrun's options: it would take that for its own.
+    parser.add_argument("--from-head", type=Path, help="folder of a head to go on from")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--export-minutes", type=float, default=10.0, help="time between exports")
     for name, value in asdict(TrainOptions()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
-    return parser.parse_args()
+    return parser
 
 
 def main() -> None:
     """Command line."""
-    args = parse_arguments()
+    args = argument_parser().parse_args()
     torch.set_num_threads(args.threads)
     options = TrainOptions(**{name: getattr(args, name) for name in asdict(TrainOptions())})
     args.work.mkdir(parents=True, exist_ok=True)
     checkpoint = args.work / "checkpoint.pt"
-    trainer = Trainer(args.target, args.data, args.start, options)
+    trainer = Trainer(args.target, args.data, args.from_head, options)
     if checkpoint.exists():
         trainer.load(checkpoint)
     held_out = trainer.split()[1] if trainer.peers.rank == 0 else []

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed import run as torchrun
 from transformers import AutoTokenizer
 
 from replicas.training import generate, train, trainer
@@ -146,7 +147,7 @@ def test_training_goes_on_from_a_head_and_says_so(target, data, tmp_path, monkey
     # At a rate of almost nothing the second run's head is the first's.
     run(
         train, monkeypatch, **places, **OPTIONS, out=tmp_path / "b", work=tmp_path / "wb", minutes=0.005,
-        learning_rate=1e-12, start=tmp_path / "a",
+        learning_rate=1e-12, from_head=tmp_path / "a",
     )  # fmt: skip
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     for name, value in before.items():
@@ -154,3 +155,10 @@ def test_training_goes_on_from_a_head_and_says_so(target, data, tmp_path, monkey
     assert provenance(tmp_path / "b")["started_from"] == provenance(tmp_path / "a")
     assert "started_from" not in provenance(tmp_path / "a")
     assert after["fc.weight"].shape == (HIDDEN, 3 * HIDDEN)
+
+
+def test_torchrun_takes_no_option_of_training_for_its_own():
+    every = [action.option_strings[-1] for action in train.argument_parser()._actions if action.dest != "help"]
+    words = [word for option in every for word in (option, "1")]
+    told = torchrun.parse_args(["--nproc-per-node", "2", "-m", "replicas.training.train", *words])
+    assert (told.nproc_per_node, told.training_script_args) == ("2", words)
