@@ -102,5 +102,5 @@ def float32_linear(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def run_eagerly(key: Hashable, program: Callable[[Inputs], Outputs], inputs: Inputs) -> Outputs:
-    """The CPU's Executor: host and device are one, and nothing is compiled."""
+    """The CPU's Executor: host and device are one, and nothing is compiled (docs/decisions/0026)."""
     return program(inputs)
