@@ -61,7 +61,7 @@ class TpotScaling(_Bounds):
     """For so long more replicas must be wanted: one bad second is none."""
     upscale_at: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Of each target: replicas are added when more of it is expected."""
-    downscale_at: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    downscale_at: Annotated[float, Field(gt=0, lt=1)] = 0.6
     """Of each target: a replica goes when the others are expected to stay below it."""
     max_kv_use: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Of a replica's KV blocks."""

@@ -22,7 +22,7 @@ class ScalingTargets:
     max_waiting_prompt_tokens: int = 4096
     upscale_at: float = 0.9
     """The part of each target above which replicas are added,"""
-    downscale_at: float = 0.7
+    downscale_at: float = 0.6
     """and that which the others must stay below after one is taken away."""
     lead_s: float = 15.0
     """A rising demand is extrapolated so far: what a new replica takes until it serves."""

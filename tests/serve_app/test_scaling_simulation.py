@@ -23,7 +23,7 @@ def late_turns(outcome: Outcome, after_s: float) -> list[tuple[float, int]]:
     return [(time, count) for time, count in outcome.targets if time > after_s]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_steady_load_keeps_its_replicas(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     settings = SCALING | {"downscale_delay_s": 600}
     outcome = simulate(monkeypatch, lambda _: 1.5, 1500, settings, seed=seed)
