@@ -25,22 +25,6 @@ from serve_app.serve_config import load_own_model
 from serve_app.settings import AnyModelSettings, AppSettings
 
 APPLICATION = "start"
-PARTS = """
-import sys, time
-from pathlib import Path
-begin = time.perf_counter()
-from replicas.engine import build_engine
-from serve_app.checkpoint_paths import with_local_checkpoints
-from serve_app.k_policy import k_policy_of
-from serve_app.serve_config import load_own_model
-import replicas.async_engine, serve_app.replica_deployment
-imported = time.perf_counter()
-model = load_own_model(Path(sys.argv[1]))
-engine = build_engine(with_local_checkpoints(model.engine_config), k_policy_of(model))
-built = time.perf_counter()
-engine.warm_up()
-print(imported - begin, built - imported, time.perf_counter() - built)
-"""
 
 
 def application(model: AnyModelSettings) -> Any:
@@ -78,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--starts", type=int, default=3, help="so many (3)")
     options = parser.parse_args(arguments)
     model = load_own_model(options.config)
-    command = [sys.executable, "-c", PARTS, str(options.config)]
-    parts = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-3:]
+    command = [sys.executable, "-m", "benchmarks.start_parts", str(options.config)]
+    parts = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         serve.run(application(model), name=APPLICATION, route_prefix=None)
@@ -90,10 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         serve.shutdown()
         ray.shutdown()
-    names = ("imports_s", "engine_s", "warm_up_s")
-    found: dict[str, Any] = {"new_replica_s": seconds}
-    found |= {name: round(float(part), 2) for name, part in zip(names, parts, strict=True)}
-    print(json.dumps(found | {"provenance": provenance()}))
+    print(json.dumps({"new_replica_s": seconds, **parts, "provenance": provenance()}))
 
 
 if __name__ == "__main__":
