@@ -55,9 +55,8 @@ def test_a_rank_that_is_lost(
     noticed = seconds_until(lambda: victim.pid not in {one.pid for one in cluster.replicas()}, 60, "the replica's end")
     replaced = cluster.wait_for_replicas(2, frozenset({victim.pid}))
     outcomes = load.finish()
-    print(
-        f"\nrank {number.name}: {counts(outcomes)}, replica ended after {noticed:.1f} s, replaced {replaced:.1f} s later"
-    )
+    took = f"its replica ended after {noticed:.1f} s, replaced {replaced:.1f} s later"
+    print(f"\nrank {number.name}: {counts(outcomes)}, {took}")
     check_nothing_is_lost(outcomes, text)
     assert counts(outcomes)["stream told"] >= 1
     assert noticed < limit_s
