@@ -1,7 +1,8 @@
-"""The same application in Serve's default mode: user code and routers on threads of their own."""
+"""The same application in Serve's default mode: user code and routers on threads of their own. Its spans are kept."""
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -9,18 +10,26 @@ import pytest
 
 from tests.integration.serve_process import Server, demo_config, running, steady_ports
 from tests.integration.test_serve_openai_api import FRUITS, MODEL, ask, total_blocks, wait_for_stats
+from tests.serve_app.trace_collector import Collector, collecting
 
 pytestmark = pytest.mark.serving
 
 
 @pytest.fixture(scope="module")
-def default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def default_server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Server]:
     """configs/eagle3.yaml without any of Serve's switches, and with room for one request and one in the queue."""
     [port] = steady_ports(1)
     config = demo_config(port)
     model = config["applications"][0]["args"]["models"][0]
     model |= {"max_ongoing_requests": 1, "max_queued_requests": 1}
-    with running(config, tmp_path_factory.mktemp("serve"), {}) as server:
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    with running(config, tmp_path_factory.mktemp("serve"), variables) as server:
         yield server
 
 
@@ -56,3 +65,21 @@ def test_a_full_queue_is_429_until_the_client_that_fills_it_leaves(default_serve
         client.join()
     assert 200 in [answers.get_nowait().status_code for _ in range(3)]
     wait_for_stats(default_server, 1.0, running=0, waiting=0, free_blocks=whole)
+
+
+def test_a_request_is_one_trace_through_ingress_and_replica(default_server: Server, collector: Collector) -> None:
+    trace, client_span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    body = {"model": MODEL, "messages": FRUITS, "max_tokens": 8, "temperature": 0}
+    with default_server.http as http:
+        headers = {"traceparent": f"00-{trace}-{client_span}-01"}
+        assert http.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
+    names = {f"chat {MODEL}", f"generate {MODEL}", "prefill", "decode"}
+    deadline = time.monotonic() + 20
+    while not names <= (found := collector.spans(trace)).keys():
+        assert time.monotonic() < deadline, f"spans so far: {sorted(found)}"
+        time.sleep(0.1)
+    (request_part, request), (part, sequence) = found[f"chat {MODEL}"], found[f"generate {MODEL}"]
+    assert (request_part, part) == ("ingress", MODEL)
+    assert request.parent_span_id.hex() == client_span
+    assert sequence.parent_span_id == request.span_id
+    assert {found[name][1].parent_span_id for name in ("prefill", "decode")} == {sequence.span_id}
