@@ -189,9 +189,16 @@ class TestNginx:
 
     def test_streams_pass_as_they_come_and_wait_longer_than_the_proxy(self, directives: list[dict[str, Any]]) -> None:
         locations = {" ".join(item["args"]): item["block"] for item in self.all_of(directives, "location")}
-        assert locations.keys() == {"= /health", "/v1/", "/"}
-        api = {item["directive"]: item["args"] for item in locations["/v1/"]}
+        assert locations.keys() == {"= /health", "/v1/", "@once_more", "/"}
+        # What the locations inherit: none says otherwise.
+        [server] = self.all_of(directives, "server")[-1:]
+        api = {item["directive"]: item["args"] for item in server["block"]}
+        assert not {item["directive"] for block in locations.values() for item in block} & (
+            {name for name in api if name.startswith("proxy_")}
+        )
         assert api["proxy_buffering"] == ["off"]
+        assert api["error_page"] == ["500", "=", "@once_more"]
+        assert "http_500" not in api["proxy_next_upstream"]
         proxy = yaml.safe_load(SERVE.read_text())["http_options"]["request_timeout_s"]
         assert int(api["proxy_read_timeout"][0].removesuffix("s")) > proxy
         assert [item["args"] for item in locations["/"]] == [["404"]]

@@ -72,16 +72,16 @@ class ServedCluster:
         def is_so() -> bool:
             pids = {process.pid for process in self.replicas()}
             are_there = len(pids) == count and not pids & gone
-            return are_there and self._has_settled(count) and status_of(f"{self.url}{path}") == 200
+            return are_there and self.running(MODEL) == count and status_of(f"{self.url}{path}") == 200
 
         return seconds_until(is_so, START_TIMEOUT_S, f"{count} replicas")
 
-    def _has_settled(self, count: int) -> bool:
-        """A replica's process is there long before it takes requests, and the probes answer with the first one that
-        does.
+    def running(self, deployment: str) -> int | None:
+        """Its replicas that take requests, which their processes do not for long after they are there; None as long as
+        the application changes.
         """
         told = self.process.tell(f"status {self.app}")
-        return told["app"] == "RUNNING" and told["replicas"].get(MODEL, {}).get("RUNNING") == count
+        return told["replicas"].get(deployment, {}).get("RUNNING") if told["app"] == "RUNNING" else None
 
 
 def status_of(url: str) -> int | None:

@@ -1,6 +1,8 @@
-"""configs/cluster/nginx.conf in a real nginx, before the proxies of two nodes, one of which dies."""
+"""configs/cluster/nginx.conf in a real nginx, before the proxies of two nodes: ingress replicas die, then a node."""
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ pytestmark = [pytest.mark.nginx, pytest.mark.timeout(900)]
 
 CONFIG = PROJECT_ROOT / "configs" / "cluster" / "nginx.conf"
 KEY = "a-key-of-the-test"
+INGRESSES = 3
 
 
 def for_this_machine(text: str, port: int, servers: list[int], folder: Path) -> str:
@@ -46,8 +49,9 @@ def nginx(cluster: ServedCluster, tmp_path: Path) -> Iterator[str]:
     """Its address."""
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     assert program, "this test needs nginx, which is not installed here; on Debian: apt-get install nginx-light"
-    cluster.deploy(model(cluster), {}, ingress={"num_cpus": 0, "num_replicas": 3})
+    cluster.deploy(model(cluster), {}, ingress={"num_cpus": 0, "num_replicas": INGRESSES})
     cluster.wait_for_replicas(2)
+    seconds_until(lambda: cluster.running("Ingress") == INGRESSES, 120, "the ingress replicas")
     for port in cluster.ports:
         seconds_until(
             lambda port=port: status_of(f"http://127.0.0.1:{port}/health") == 200, 120, f"the proxy at {port}"
@@ -63,6 +67,32 @@ def nginx(cluster: ServedCluster, tmp_path: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+def test_nginx_while_ingress_replicas_die(nginx: str, cluster: ServedCluster) -> None:
+    authorised: dict[str, Any] = {"key": KEY}
+    alone = Outcome(stream=False)
+    ask(nginx, False, alone, **authorised)
+    load = Load()
+    load.start(nginx, 12, stream=False, **authorised)
+    streams = load.start(nginx, 12, stream=True, **authorised)
+    seconds_until(lambda: sum(bool(one.times) for one in streams) >= 4, 60, "some streams")
+    [*victims, _] = cluster.replicas("Ingress")
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+    outcomes = load.finish()
+    later = Load()
+    later.start(nginx, 6, stream=False, max_tokens=20, **authorised)
+    late = later.finish()
+    told = f"{counts(outcomes)}; asked after that: {counts(late)}"
+    print(f"\nnginx, {len(victims)} of {INGRESSES} ingress replicas killed: {told}")
+    assert {one.kind for one in [*outcomes, *late] if not one.stream} == {"whole"}
+    assert {one.text for one in outcomes if one.kind == "whole"} == {alone.text}
+    lost = [one for one in streams if one.kind != "whole"]
+    # They had begun, and break off: never a silent end.
+    assert {one.kind for one in lost} == {"broken"}
+    assert all(one.times for one in lost)
+    assert len(lost) < len(streams)
 
 
 def test_nginx_before_two_proxies_while_one_node_dies(nginx: str, cluster: ServedCluster) -> None:
