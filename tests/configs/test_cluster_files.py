@@ -191,7 +191,7 @@ class TestNginx:
         locations = {" ".join(item["args"]): item["block"] for item in self.all_of(directives, "location")}
         assert locations.keys() == {"= /health", "/v1/", "@once_more", "/"}
         # What the locations inherit: none says otherwise.
-        [server] = self.all_of(directives, "server")[-1:]
+        [server] = [item for item in self.all_of(directives, "server") if "block" in item]
         api = {item["directive"]: item["args"] for item in server["block"]}
         assert not {item["directive"] for block in locations.values() for item in block} & (
             {name for name in api if name.startswith("proxy_")}
