@@ -4,15 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import trim_mean  # pyright: ignore[reportMissingTypeStubs]
 
 from benchmarks.fit.bootstrap import Floats, Indices, Interval, interval
 from benchmarks.results import Cell, Run
 
 BLOCK_STEPS = 16
 """Neighbouring steps are alike (one prompt, one moment), so the bootstrap draws them in blocks."""
-TRIMMED = 0.05
-"""Share of the fastest and of the slowest steps that the mean leaves out: what else the machine did then."""
+CLIPPED = 0.05
+"""Share of the fastest and of the slowest steps that count as the next one to them: what else the machine did then."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,15 +20,15 @@ class StepCost:
 
     cell: Cell
     seconds: float
-    """T: trimmed mean."""
+    """T: mean, outliers clipped."""
     draft_seconds: float
-    """The drafter's part, trimmed alike. At K = 0 it keeps its KV up to date."""
+    """The drafter's part, clipped alike. At K = 0 it keeps its KV up to date."""
     tokens: float
     """A sequence and step; at most 1 + K."""
     mean_context: float
     """Tokens of a sequence, half-way through its answer."""
     block_seconds: Floats
-    """[blocks]: mean seconds a step of each block."""
+    """[blocks]: mean seconds a step of each block, clipped alike."""
     block_tokens: Floats
     """[blocks]: mean tokens a sequence and step."""
     interval: Interval
@@ -55,11 +54,12 @@ def fit_step_costs(runs: Iterable[Run]) -> dict[Cell, StepCost]:
 
 
 def _cost(cell: Cell, runs: list[Run]) -> StepCost:
-    steps = np.array([step for run in runs for step in run.trace.steps], dtype=np.float64)
+    steps = _clipped(np.array([step for run in runs for step in run.trace.steps], dtype=np.float64))
+    of_runs = np.split(steps, np.cumsum([len(run.trace.steps) for run in runs[:-1]]))
     blocks = [
-        np.array(run.trace.steps[start : start + BLOCK_STEPS], dtype=np.float64).mean(axis=0)
-        for run in runs
-        for start in range(0, len(run.trace.steps), BLOCK_STEPS)
+        of_run[start : start + BLOCK_STEPS].mean(axis=0)
+        for of_run in of_runs
+        for start in range(0, len(of_run), BLOCK_STEPS)
     ]
     seconds, _, tokens = np.stack(blocks).T
     answers = [answer for run in runs for answer in run.trace.answers]
@@ -69,11 +69,21 @@ def _cost(cell: Cell, runs: list[Run]) -> StepCost:
 
     return StepCost(
         cell,
-        float(trim_mean(steps[:, 0], TRIMMED)),
-        float(trim_mean(steps[:, 1], TRIMMED)),
+        float(steps[:, 0].mean()),
+        float(steps[:, 1].mean()),
         float(steps[:, 2].mean() / cell.batch),
         float(np.mean([answer.num_prompt_tokens + len(answer.token_ids) / 2 for answer in answers])),
         seconds,
         tokens / cell.batch,
         interval(mean, (len(seconds),)),
     )
+
+
+def _clipped(steps: Floats) -> Floats:
+    """`steps` [steps, (seconds, drafter's seconds, tokens)], their times within what most of them take.
+
+    Before anything is made of them, so that a figure and its interval are of the same numbers.
+    """
+    times, tokens = steps[:, :2], steps[:, 2:]
+    low, high = np.quantile(times, (CLIPPED, 1 - CLIPPED), axis=0)
+    return np.concatenate([np.clip(times, low, high), tokens], axis=1)

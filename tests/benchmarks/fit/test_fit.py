@@ -1,5 +1,6 @@
 """The fit finds the machine that made the rows."""
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -10,7 +11,7 @@ from benchmarks.fit.__main__ import main
 from benchmarks.fit.bootstrap import interval
 from benchmarks.fit.fit import Fit, fit_sweep
 from benchmarks.fit.speedup import expected_speedup, simple_speedup
-from benchmarks.results import Cell, Results, append_row
+from benchmarks.results import Cell, Results, Run, append_row
 from replicas.errors import ConfigError
 from tests.benchmarks.synthetic_machine import SESSION, Machine
 
@@ -66,6 +67,18 @@ def test_cost_of_a_step_and_its_parts(fit: Fit) -> None:
         assert cost.verify_seconds == cost.seconds - cost.draft_seconds
         low, high = cost.interval
         assert low < cost.seconds < high
+
+
+def test_what_else_the_machine_did_counts_neither_for_a_cost_nor_for_its_interval() -> None:
+    quiet = MACHINE.sweep([0, 1], [2], repeats=2)
+    disturbed: list[Run] = []
+    for run in quiet.runs:
+        steps = [(9 * s, d, n) if index % 30 == 0 else (s, d, n) for index, (s, d, n) in enumerate(run.trace.steps)]
+        disturbed.append(replace(run, trace=replace(run.trace, steps=steps)))
+    costs = fit_sweep(Results(quiet.sessions, tuple(disturbed))).costs
+    for cell, cost in fit_sweep(quiet).costs.items():
+        assert costs[cell].seconds == pytest.approx(cost.seconds, rel=0.02)
+        assert costs[cell].interval.low < costs[cell].seconds < costs[cell].interval.high < 1.1 * cost.seconds
 
 
 def test_the_expectation_is_right_and_the_simple_formula_is_not(fit: Fit) -> None:
