@@ -85,6 +85,8 @@ class Run:
         while time.monotonic() < until or not all(task.done() for task in tasks):
             await asyncio.to_thread(self.watch)
             await asyncio.sleep(0.5)
+        # A replica that came late may have answered since.
+        await asyncio.to_thread(self.watch)
 
     async def until(self, wanted: int, limit_s: float) -> None:
         """Wait until `wanted` replicas run, without clients; at most `limit_s`."""

@@ -44,7 +44,7 @@ def test_a_ramp_is_recorded_with_the_replicas_that_served_it(tmp_path: Path) -> 
     print(ended.stdout[-2000:])
     rows = read_results(out)
     found = stages(rows.requests, rows.fleets)
-    assert [one.users for one in found] == [1, 6, 12, 1]
+    assert [one.users for one in found] == [1, 7, 12, 1]
     counts = [count for one in found for count in one.replicas]
     assert (counts[0], max(counts), counts[-1]) == (1, 3, 1)
     assert all(one.requests for one in found)
